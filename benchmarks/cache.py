@@ -4,70 +4,44 @@ Jobs read a data set of 20,000 items of 4 KB through `CachedDataset`, each in a 
 with room for a part of them. An arena that never evicts must hit exactly that part from the second epoch on. Strict
 LRU, and the law of its hits, c + (1 - c)·ln(1 - c), stand beside it. Rates are per second of processor time of one
 process, with sums: the median of interleaved runs.
+
+The last tables are of a gang's nodes, which keep a data set together: where the samples of each epoch come from, and
+how many items of another node a process reads per second.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import os
 import random
 import statistics
 import tempfile
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from unittest import mock
+from typing import NamedTuple
 
+from benchmarks.cache_worlds import ITEM_BYTES, MEMORY, Storage, data_sets, gang
 from gavel.training import CachedDataset
-from gavel.training.data import node_arena
 from gavel.training.data.arena import Arena, create, hash_of, size_for
 
-ITEMS, ITEM_BYTES = 20_000, 4096
+ITEMS = 20_000
 CACHED = (0.1, 0.35, 0.5, 0.65, 0.95)
 JOBS = (1, 2, 4)
-MEMORY = Path("/dev/shm")  # noqa: S108
+# Of a gang: the number of nodes, and the part of the data for which each of them has room.
+GANGS = ((1, 0.5), (2, 0.25), (2, 0.5), (4, 0.25), (8, 0.2))
+GANG_ITEMS = 8000
 
 
-class Storage:
-    """A storage of numbered items of one length, which counts how often each is read."""
+class Reads(NamedTuple):
+    """Where the samples of an epoch came from, as parts of all samples."""
 
-    def __init__(self, item_bytes: int) -> None:
-        self.item_bytes = item_bytes
-        self.reads: Counter[int] = Counter()
-
-    def fetch(self, number: int) -> bytes:
-        """Return an item, which begins with its number."""
-        self.reads[number] += 1
-        return self.item(number)
-
-    def item(self, number: int) -> bytes:
-        """Return an item without counting that."""
-        return number.to_bytes(8, "little") * (self.item_bytes // 8)
-
-
-@contextlib.contextmanager
-def data_sets(
-    items: int, capacity: int, jobs: int, item_bytes: int = ITEM_BYTES
-) -> Iterator[tuple[list[CachedDataset], Storage]]:
-    """Return the data sets of jobs on one node, whose cache has room for `capacity` items."""
-    storage = Storage(item_bytes)
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
-        environ = {"GAVEL_CACHE": folder, "GAVEL_RUN_DIR": folder}
-        with mock.patch.dict(os.environ, environ), mock.patch.object(node_arena, "WAIT_S", 0.0):
-
-            def data_set() -> CachedDataset:
-                return CachedDataset(range(items), name="items", fetch=storage.fetch, version="1")
-
-            data_set()
-            (request,) = Path(folder).glob("cache-*.json")
-            key = request.stem.removeprefix("cache-")
-            if capacity:
-                create(f"{folder}/{key}.arena", size_for(items, capacity * item_bytes))
-            yield [data_set() for _ in range(jobs)], storage
+    local: float
+    remote: float
+    storage: float
 
 
 def epoch_reads(sets: list[CachedDataset], storage: Storage, chance: random.Random) -> int:
@@ -82,6 +56,39 @@ def epoch_reads(sets: list[CachedDataset], storage: Storage, chance: random.Rand
             if data[number] != storage.item(number):
                 raise ValueError(f"item {number} is wrong")
     return storage.reads.total() - before
+
+
+def gang_epoch(sets: list[CachedDataset], storage: Storage, chance: random.Random) -> Reads:
+    """Read every item once, each node a random part of equal size; return where the samples came from.
+
+    Raises ValueError if a node receives a wrong item.
+    """
+    before = [data.counters.read() for data in sets]
+    items = len(sets[0])
+    for index, number in enumerate(chance.sample(range(items), items)):
+        if sets[index % len(sets)][number] != storage.item(number):
+            raise ValueError(f"item {number} is wrong")
+    after = [data.counters.read() for data in sets]
+    hits = sum(new.hits - old.hits for old, new in zip(before, after, strict=True))
+    remote = sum(new.remote - old.remote for old, new in zip(before, after, strict=True))
+    return Reads((hits - remote) / items, remote / items, 1 - hits / items)
+
+
+def remote_rate(data: CachedDataset) -> tuple[float, float]:
+    """Read what other nodes keep; return the items per second, by the wall and by this process's processor time."""
+    hits = data.counters.read().remote
+    remote = []
+    for number in range(len(data)):
+        data[number]
+        before, hits = hits, data.counters.read().remote
+        if hits > before:
+            remote.append(number)
+    random.Random(1).shuffle(remote)
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    for number in remote:
+        data[number]
+    wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+    return len(remote) / wall_s, len(remote) / cpu_s
 
 
 def lru_hits(items: int, capacity: int, epochs: int, seed: int | None = 0) -> float:
@@ -105,6 +112,28 @@ def lru_hits(items: int, capacity: int, epochs: int, seed: int | None = 0) -> fl
 def lru_law(cached: float) -> float:
     """Return the part of the reads that strict LRU hits if each epoch has a fresh order."""
     return cached + (1 - cached) * math.log1p(-cached)
+
+
+def print_gangs() -> None:
+    """Print where the samples of a gang come from, and how fast those of other nodes do."""
+    print(f"\nsamples of {GANG_ITEMS:,} items in epochs 1, 2 and 3, each read on a random node\n")
+    print("| nodes | room on each | from this node | from another node | from storage |")
+    print("|---|---|---|---|---|")
+    for nodes, part in GANGS:
+        with gang(GANG_ITEMS, round(GANG_ITEMS * part), nodes, ITEM_BYTES) as (sets, storage):
+            chance = random.Random(nodes)
+            epochs = [gang_epoch(sets, storage, chance) for _ in range(3)]
+        columns = [
+            ", ".join(f"{100 * value:.1f} %" for value in values) for values in zip(*epochs, strict=True)
+        ]
+        print(f"| {nodes} | {100 * part:.0f} % | {' | '.join(columns)} |")
+    with gang(GANG_ITEMS, GANG_ITEMS, 2, ITEM_BYTES) as (sets, storage):
+        gang_epoch(sets, storage, random.Random(0))
+        rates_of = [remote_rate(sets[0]) for _ in range(7)]
+    by_wall, by_processor = (statistics.median(values) for values in zip(*rates_of, strict=True))
+    print(f"\nitems of {ITEM_BYTES} bytes that one process reads from another node on this machine\n")
+    print(f"{'per second':32} {by_wall:>10,.0f}")
+    print(f"{'per second of its processor time':32} {by_processor:>10,.0f}")
 
 
 def print_hits() -> None:
@@ -181,7 +210,7 @@ def rate(run: Callable[[int], object], count: int) -> float:
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7, help="how often each rate is measured")
     arguments = parser.parse_args()
@@ -189,6 +218,7 @@ def main() -> None:
     print(f"\nitems of {ITEM_BYTES} bytes with sums, per second of processor time of one process\n")
     for name, value in rates(arguments.repeats).items():
         print(f"{name:32} {value:>10,.0f}")
+    print_gangs()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.cache import Storage, data_sets, epoch_reads, lru_hits
+from benchmarks.cache import epoch_reads, gang_epoch, lru_hits
+from benchmarks.cache_worlds import Storage, data_sets, gang
 from gavel.training import CachedDataset
 from gavel.training.data.staging import LOOK_S, Staging
 
@@ -18,6 +19,8 @@ Values = dict[str, Any]
 # Long enough that the index of an arena takes less than half of its file.
 LONG_ITEM_BYTES = 1 << 16
 EPOCHS = 6
+# Of a data set over the nodes of a gang.
+GANG_ITEMS = 4000
 
 
 def hit_law(inputs: Values) -> Values:
@@ -90,9 +93,29 @@ def group_epoch(sets: list[CachedDataset], storage: Storage) -> tuple[int, int]:
     return reads, preparations
 
 
+def partitioned(inputs: Values) -> Values:
+    """Where the samples of a later epoch come from, as parts: with nodes that share their caches, and without."""
+    nodes, chance = inputs["nodes"], random.Random(0)
+    capacity = round(GANG_ITEMS * inputs["cached_per_node"])
+    with gang(GANG_ITEMS, capacity, nodes, LONG_ITEM_BYTES // 16) as (sets, storage):
+        gang_epoch(sets, storage, chance)
+        together = gang_epoch(sets, storage, chance)
+    # A node of a gang that shares nothing may meet any item, and has it in the part that it has cached.
+    with data_sets(GANG_ITEMS, capacity, 1, LONG_ITEM_BYTES // 16) as (alone, storage):
+        epoch_reads(alone, storage, chance)
+        reads = epoch_reads(alone, storage, chance)
+    return {
+        "alone_storage": reads / GANG_ITEMS,
+        "partitioned_local": together.local,
+        "partitioned_remote": together.remote,
+        "partitioned_storage": together.storage,
+    }
+
+
 # By the beginning of a case's id.
 ANSWERS: dict[str, Callable[[Values], Values]] = {
     "hit-law-": hit_law,
     "never-evict-exact-": never_evict,
     "concurrent-jobs-": concurrent_jobs,
+    "partitioned-": partitioned,
 }

@@ -15,6 +15,7 @@ import json
 import logging
 import math
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -47,7 +48,7 @@ from worker_agent.runs.logs import last_lines
 from worker_agent.runs.outcome import Ending, exit_event
 from worker_agent.runs.prepare import Workshop
 from worker_agent.runs.recovery import adopt_runs
-from worker_agent.runs.rendezvous import HeldPorts, Rendezvous, on_this_node
+from worker_agent.runs.rendezvous import CacheOffer, HeldPorts, Rendezvous, on_this_node
 from worker_agent.runs.retention import Retention, remove_old_runs
 from worker_agent.runs.supervisor import Prepare, Processes
 from worker_agent.shim.run_directory import RunDirectory, directory_name
@@ -287,8 +288,17 @@ class Agent:
             self._send_cannot_start(order, trouble)
         else:
             is_first = order.node_rank == 0
-            ports = self.processes.ports(order.lease) or (self._ports.take(order.lease) if is_first else ())
-            self.link.send_ready(order, ports if is_first else ())
+            used = self.processes.ports(order.lease)
+            ports = used or (self._ports.take(order.lease)[:2] if is_first else ())
+            cache = CacheOffer() if used else self._cache_offer(order)
+            self.link.send_ready(order, ports if is_first else (), cache)
+
+    def _cache_offer(self, order: Order) -> CacheOffer:
+        """Return this node's part in the cache of a gang. The port comes after those at which the ranks meet."""
+        is_first = order.node_rank == 0
+        has_cache = self.workshop.cache is not None
+        port = self._ports.take(order.lease, 3 if is_first else 1)[-1] if has_cache else 0
+        return CacheOffer(port, secrets.token_hex(16) if is_first else "")
 
     def _send_cannot_start(self, order: Order, why: str) -> None:
         if order.nodes > 1:

@@ -5,6 +5,7 @@ They are read once, checked, and then passed on as plain values. Without `GAVEL_
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,6 +34,17 @@ class Run:
     steps: int | None
     # The host and port at which rank 0 listens for the other ranks; None for a single rank.
     coordinator: tuple[str, int] | None
+
+
+@dataclass(frozen=True)
+class CacheNodes:
+    """The nodes of a gang that keep items of its data sets, and the secret by which they know each other."""
+
+    # The name of this node, which may keep none.
+    own: str
+    # By name: the host and port at which a node answers.
+    addresses: dict[str, tuple[str, int]]
+    secret: bytes
 
 
 def run_of(env: Mapping[str, str] = os.environ) -> Run | None:
@@ -78,6 +90,22 @@ def speed_of(env: Mapping[str, str] = os.environ) -> float:
     if not 0 < speed < float("inf"):
         raise EnvironmentFault(f"GAVEL_SPEED is '{text}': expected a number above 0, such as 0.5")
     return speed
+
+
+def cache_nodes_of(env: Mapping[str, str] = os.environ) -> CacheNodes | None:
+    """Return the nodes that share their caches in this job; None if there is only this one."""
+    text = env.get("GAVEL_CACHE_NODES")
+    if not text:
+        return None
+    try:
+        fields = json.loads(text)
+        addresses = {str(name): (str(host), int(port)) for name, host, port in fields["nodes"]}
+        return CacheNodes(str(fields["own"]), addresses, bytes.fromhex(env["GAVEL_CACHE_SECRET"]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        example = '{"own": "n1", "nodes": [["n1", "10.0.0.5", 29401]]}'
+        raise EnvironmentFault(
+            f"GAVEL_CACHE_NODES is '{text}': expected nodes such as {example}, and a GAVEL_CACHE_SECRET"
+        ) from None
 
 
 def _whole_number(env: Mapping[str, str], name: str, default: int) -> int:

@@ -11,6 +11,8 @@ from gavel.client import JobState
 from tests.e2e.cluster import Cluster
 
 FILES = 50
+# Of a data set for which no node of a gang has room alone.
+GANG_FILES, GANG_FILE_BYTES = 400, 5000
 
 
 @pytest.fixture
@@ -47,3 +49,26 @@ def test_a_second_job_reads_nothing_from_storage(cluster: Cluster, tmp_path: Pat
     assert cached == [0.0, 1.0, 1.0]
     (arena,) = (tmp_path / "cache" / "n1").glob("*/*.arena")
     assert arena.stat().st_size == 4_000_000
+
+
+def test_two_nodes_keep_together_what_fits_on_none(tmp_path: Path) -> None:
+    """A gang over two nodes with room for little more than half of the data reads nothing from storage in epoch 2."""
+    data, reports = tmp_path / "data", tmp_path / "reports"
+    data.mkdir()
+    reports.mkdir()
+    for number in range(GANG_FILES):
+        (data / f"{number:04}").write_bytes(b"%04d" % number * (GANG_FILE_BYTES // 4))
+    options = ("--cache", "1.1MB", "--cache-dir", str(tmp_path / "cache"))
+    with Cluster(tmp_path / "cluster", {"n1": "v100=1", "n2": "v100=1"}, (), *options) as cluster:
+        job = cluster.submit("cached_ranks.py", data, reports, gpus=2)
+        cluster.wait_until_completed(job)
+        texts = {path.name: path.read_text().split() for path in reports.iterdir()}
+        storage = [int(texts[f"{epoch}-0"][0]) + int(texts[f"{epoch}-1"][0]) for epoch in range(3)]
+        remote = [int(texts[f"{epoch}-0"][1]) + int(texts[f"{epoch}-1"][1]) for epoch in range(3)]
+        assert storage == [GANG_FILES, 0, 0]
+        assert all(0.3 * GANG_FILES < count < 0.7 * GANG_FILES for count in remote[1:])
+        sizes = [path.stat().st_size for path in (tmp_path / "cache").glob("*/*/*.arena")]
+        assert len(sizes) == 2
+        assert max(sizes) < GANG_FILES * GANG_FILE_BYTES
+        # The processes that answered for the nodes end with the job.
+        cluster.wait_until_idle()

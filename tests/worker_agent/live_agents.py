@@ -17,11 +17,13 @@ from tests.worker_agent.shim_runs import PATIENCE_S, end_groups, python
 from worker_agent.agent import Agent
 from worker_agent.core.messages import Desired, Held, Launch, Limits, LinkUp, Order, ProcessExited, Report
 from worker_agent.node.mps import MpsDaemons
+from worker_agent.node.node_cache import NodeCache
 from worker_agent.node.packages import Packages
 from worker_agent.node.users import Users
 from worker_agent.runs.containment import find_containment
 from worker_agent.runs.launch import NodeFacts
 from worker_agent.runs.prepare import Workshop
+from worker_agent.runs.rendezvous import CacheOffer
 from worker_agent.shim import process_tree
 
 SLEEP = "import time; print('here', flush=True); time.sleep(600)"
@@ -61,6 +63,7 @@ class FakeLink:
         self.cannot: list[str] = []
         self.begun: list[str] = []
         self.are_ready: list[tuple[str, tuple[int, ...]]] = []
+        self.caches: list[CacheOffer] = []
         self.package = b""
 
     def send_hello(self, held: tuple[Held, ...]) -> None:
@@ -75,9 +78,10 @@ class FakeLink:
         """Record the lease."""
         self.begun.append(order.lease)
 
-    def send_ready(self, order: Order, ports: tuple[int, ...]) -> None:
+    def send_ready(self, order: Order, ports: tuple[int, ...], cache: CacheOffer) -> None:
         """Record the lease and its ports."""
         self.are_ready.append((order.lease, ports))
+        self.caches.append(cache)
 
     def send_cannot_start(self, order: Order, why: str) -> None:
         """Record the reason."""
@@ -94,7 +98,9 @@ class FakeLink:
 class LiveAgent:
     """An agent in a state directory, with its link up."""
 
-    def __init__(self, tmp_path: Path, *, limits: Limits = LIMITS, **more: Any) -> None:
+    def __init__(
+        self, tmp_path: Path, *, limits: Limits = LIMITS, cache: NodeCache | None = None, **more: Any
+    ) -> None:
         self.state, self.link = tmp_path / "state", FakeLink()
         node = {"worker_type": "v100", "library": tmp_path / "lib", "checkpoints": tmp_path / "checkpoints"}
         self.workshop = Workshop(
@@ -103,6 +109,7 @@ class LiveAgent:
             packages=Packages(self.state / "packages"),
             mps=MpsDaemons(self.state / "mps"),
             secrets=tmp_path / "secrets",
+            cache=cache,
         )
         more.setdefault("containment", find_containment())
         self.agent = Agent(self.state, self.workshop, self.link, limits, **more)

@@ -12,6 +12,7 @@ from protos.gavel.v1 import jobs_pb2, limits
 from protos.gavel.v1.plain import message_of, plain
 from worker_agent.core.messages import Container, Desired, Launch, Order, Renewed, Report, Terminal
 from worker_agent.runs.logs import Chunk
+from worker_agent.runs.rendezvous import CacheNode, CacheOffer, Rendezvous
 
 PROTOCOL = 1
 # The largest report that we send; the scheduler accepts four times as much.
@@ -71,6 +72,29 @@ def desired_of(desired: pb.Desired, base_s: float) -> Desired:
 def renewed_of(renewed: pb.Renewed, base_s: float) -> Renewed:
     """Return a renewal. `base_s`: the time on the agent's clock from which its end counts."""
     return Renewed(renewed.epoch, renewed.generation, renewed.round_number, base_s + renewed.ends_in_s)
+
+
+def ready_of(order: Order, ports: tuple[int, ...], cache: CacheOffer) -> pb.GangReady:
+    """Return the report that a part of a gang can start. `ports`: two for the gang's first node, else none."""
+    master, coordinator = ports or (0, 0)
+    return pb.GangReady(
+        lease=order.lease,
+        master_port=master,
+        coordinator_port=coordinator,
+        cache_port=cache.port,
+        cache_secret=cache.secret,
+    )
+
+
+def rendezvous_of(go: pb.GangGo) -> Rendezvous:
+    """Return where the ranks of a gang meet."""
+    return Rendezvous(
+        go.master_address,
+        go.master_port,
+        go.coordinator_port,
+        tuple(CacheNode(cache.node, cache.address, cache.port) for cache in go.cache_nodes),
+        go.cache_secret,
+    )
 
 
 def sent_logs(job: str, chunk: Chunk) -> pb.SentLogs:

@@ -27,12 +27,12 @@ from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import agents_pb2_grpc
 from worker_agent.core.messages import Event, Held, LinkDown, LinkUp, Order, Report, Taken
 from worker_agent.link.connection_serving import ConnectionServing
-from worker_agent.link.messages import desired_of, renewed_of
+from worker_agent.link.messages import desired_of, ready_of, rendezvous_of, renewed_of
 from worker_agent.link.outgoing import Outgoing
 from worker_agent.link.serving import Serving
 from worker_agent.link.target import Target
 from worker_agent.node.storage import CheckpointStorage
-from worker_agent.runs.rendezvous import Rendezvous
+from worker_agent.runs.rendezvous import CacheOffer, Rendezvous
 
 LOG = logging.getLogger(__name__)
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 10.0
@@ -138,11 +138,9 @@ class GrpcLink:
             order.lease, pb.AgentMessage(gang_preparing=pb.GangPreparing(lease=order.lease))
         )
 
-    def send_ready(self, order: Order, ports: tuple[int, ...]) -> None:
+    def send_ready(self, order: Order, ports: tuple[int, ...], cache: CacheOffer) -> None:
         """Report that this node's part of a gang can start. `ports`: two for the gang's first node, else none."""
-        master, coordinator = ports or (0, 0)
-        ready = pb.GangReady(lease=order.lease, master_port=master, coordinator_port=coordinator)
-        self._send_gang_message(order.lease, pb.AgentMessage(gang_ready=ready))
+        self._send_gang_message(order.lease, pb.AgentMessage(gang_ready=ready_of(order, ports, cache)))
 
     def send_cannot_start(self, order: Order, why: str) -> None:
         """Report that this node's part of a gang cannot start, so that no other part does."""
@@ -329,7 +327,7 @@ class GrpcLink:
         if go.failed:
             node.call_off(go.lease, go.failed)
         else:
-            node.go(go.lease, Rendezvous(go.master_address, go.master_port, go.coordinator_port))
+            node.go(go.lease, rendezvous_of(go))
 
     def _check_storage(self, check: pb.StorageCheck, outgoing: Outgoing) -> None:
         async def answer() -> None:

@@ -7,6 +7,7 @@ job.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -273,10 +274,25 @@ def rendezvous_environment(rendezvous: Rendezvous, order: Order) -> dict[str, st
     env = {"MASTER_ADDR": address, "MASTER_PORT": str(rendezvous.master_port)}
     if order.world_size > 1:
         env["GAVEL_COORDINATOR"] = f"{address}:{rendezvous.coordinator_port}"
+    env |= _cache_environment(rendezvous, order)
     launch = order.launch
     if launch is not None and launch.ranks == "per_node":
         env |= {name: value for name, value in _torchrun(rendezvous, order).items() if name not in launch.env}
     return env
+
+
+def _cache_environment(rendezvous: Rendezvous, order: Order) -> dict[str, str]:
+    """Return the variables by which the nodes of a gang find the caches of each other."""
+    if order.node_rank >= len(rendezvous.cache_nodes):
+        return {}
+    nodes = [
+        (node.name, node.address, node.port) for node in rendezvous.cache_nodes if node.port and node.address
+    ]
+    own = rendezvous.cache_nodes[order.node_rank].name
+    return {
+        "GAVEL_CACHE_NODES": json.dumps({"own": own, "nodes": nodes}),
+        "GAVEL_CACHE_SECRET": rendezvous.cache_secret,
+    }
 
 
 def _torchrun(rendezvous: Rendezvous, order: Order) -> dict[str, str]:

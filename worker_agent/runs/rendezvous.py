@@ -7,12 +7,30 @@ import socket
 import msgspec
 
 
+class CacheOffer(msgspec.Struct, frozen=True):
+    """A port at which a job may pass cached items to its other nodes (0: no cache), and the first node's secret."""
+
+    port: int = 0
+    secret: str = ""
+
+
+class CacheNode(msgspec.Struct, frozen=True):
+    """The name of a node of a gang, and the address of its part of the cache; port 0: it has none."""
+
+    name: str
+    address: str
+    port: int
+
+
 class Rendezvous(msgspec.Struct, frozen=True):
     """An address of the first node, and two ports there: PyTorch's, and one at which ranks agree on the last step."""
 
     master_address: str
     master_port: int
     coordinator_port: int
+    # All nodes of a gang, the first one first, and their secret; empty if none has a cache.
+    cache_nodes: tuple[CacheNode, ...] = ()
+    cache_secret: str = ""
 
 
 class HeldPorts:
@@ -57,4 +75,5 @@ def _bind_free_port() -> socket.socket:
 
 def on_this_node(ports: tuple[int, ...]) -> Rendezvous:
     """Return the rendezvous of a job that has all its ranks on this node."""
-    return Rendezvous("127.0.0.1", *ports)
+    master, coordinator = ports
+    return Rendezvous("127.0.0.1", master, coordinator)

@@ -32,6 +32,8 @@ _HEADER = struct.Struct("<8sQQI")
 # Where the end of the items is kept, as an offset into the file.
 _END_AT = 64
 _END = struct.Struct("<Q")
+# Not 0: an item was refused, because there was no room for it.
+_REFUSED_AT = 72
 # The header has a page of its own.
 _INDEX_AT = 4096
 # Two words of the key, offset, length, sum.
@@ -148,12 +150,13 @@ class Arena:
                 self._no_writing_until_s = time.monotonic() + NO_WRITING_S
                 return False
             place = self._place(key)
-            if place is None:
-                return False
-            position, exists = place
             (end,) = _END.unpack_from(self._map, _END_AT)
-            if exists or not self._items_at <= end <= self._size - len(item):
-                return exists
+            if place is not None and place[1]:
+                return True
+            if place is None or not self._items_at <= end <= self._size - len(item):
+                self._write(_REFUSED_AT, b"\1")
+                return False
+            position, _ = place
             self._write(_END_AT, _END.pack(end + len(item)))
             self._write(end, item)
             first, second = _words(key)
@@ -174,6 +177,16 @@ class Arena:
     def _write(self, position: int, content: bytes) -> None:
         """Write to the mapping. Tests end a writer here."""
         self._map[position : position + len(content)] = content
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether any item was refused because there was no room for it."""
+        return self._map[_REFUSED_AT] != 0
+
+    @property
+    def free(self) -> int:
+        """The number of bytes that further items may take."""
+        return self.room - self.used
 
     @property
     def used(self) -> int:

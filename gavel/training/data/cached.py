@@ -5,6 +5,7 @@
 
 The bytes of an item are kept in the node's cache, if the agent has one (`--cache`); they are prepared each time. The
 cache keeps what it has and takes no more when it is full, so each epoch but the first reads only the rest from storage.
+The nodes of a gang keep the data together (`partition.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from gavel.training.data.arena import hash_of, size_for
 from gavel.training.data.counters import Counters
 from gavel.training.data.kept import kept
 from gavel.training.data.node_arena import NodeArena
+from gavel.training.data.partition import partition_of
 
 NAME_LENGTH_MAX = 128
+# Where the bytes of an item came from.
+STORAGE, HERE, ELSEWHERE = range(3)
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
@@ -65,20 +69,22 @@ class CachedDataset:
         room = None if size is None else size_for(len(files), size)
         self._arena = NodeArena(name, self._salt.hex(), len(files), room)
         self._arena.request()
+        self._partition = partition_of(self._salt, len(files))
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, index: int) -> Any:
         began_s = time.perf_counter()
-        raw, from_cache = self._read(index)
+        raw, source = self._read(index)
         read_s = time.perf_counter()
         sample = self.prepare(raw)
         self.counters.add(
             fetch_s=read_s - began_s,
             prepare_s=time.perf_counter() - read_s,
             size=len(raw),
-            from_cache=from_cache,
+            from_cache=source != STORAGE,
+            remote=source == ELSEWHERE,
         )
         return sample
 
@@ -90,19 +96,27 @@ class CachedDataset:
         """Return the sample of an item's bytes."""
         return raw if self._prepare is None else self._prepare(raw)
 
-    def _read(self, index: int) -> tuple[bytes, bool]:
-        """Return the bytes of an item, and whether they were in the cache."""
-        item = self.files[index]
-        arena = self._arena.open()
-        if arena is None:
-            return kept(index, lambda _: self._read_storage(item)), False
+    def _read(self, index: int) -> tuple[bytes, int]:
+        """Return the bytes of an item, and where they came from."""
+        item, arena = self.files[index], self._arena.open()
+
+        def fetch() -> bytes:
+            content: bytes = kept(index, lambda _: self._read_storage(item))
+            return content
+
+        if arena is None and self._partition is None:
+            return fetch(), STORAGE
         key = hash_of(self._salt + _identity(item))
-        raw = arena.get(key)
+        raw = arena.get(key) if arena is not None else None
         if raw is not None:
-            return raw, True
-        raw = kept(index, lambda _: self._read_storage(item))
-        arena.put(key, raw)
-        return raw, False
+            return raw, HERE
+        if self._partition is not None:
+            raw, is_remote = self._partition.read(key, arena, fetch)
+            return raw, ELSEWHERE if is_remote else STORAGE
+        raw = fetch()
+        if arena is not None:
+            arena.put(key, raw)
+        return raw, STORAGE
 
     def _read_storage(self, item: Any) -> bytes:
         raw = self._fetch(item)

@@ -20,7 +20,10 @@ ROWS = 512
 
 
 class Counts(NamedTuple):
-    """Sums over all processes of a loader. `hits` are samples that came from a cache, in `hit_s` of `fetch_s`."""
+    """Sums over all processes of a loader.
+
+    `hits` are samples that came from a cache, in `hit_s` of `fetch_s`; `remote` of them from that of another node.
+    """
 
     samples: float = 0.0
     bytes: float = 0.0
@@ -28,6 +31,7 @@ class Counts(NamedTuple):
     prepare_s: float = 0.0
     hits: float = 0.0
     hit_s: float = 0.0
+    remote: float = 0.0
 
 
 COLUMNS = len(Counts._fields)
@@ -48,12 +52,19 @@ class Counters:
         self._open()
 
     def add(
-        self, *, fetch_s: float = 0.0, prepare_s: float = 0.0, size: int = 0, from_cache: bool = False
+        self,
+        *,
+        fetch_s: float = 0.0,
+        prepare_s: float = 0.0,
+        size: int = 0,
+        from_cache: bool = False,
+        remote: bool = False,
     ) -> None:
-        """Count one sample, of `size` bytes."""
+        """Count one sample, of `size` bytes. `remote`: the cache is that of another node."""
         if self._process != os.getpid():
             self._open()
-        values = (1.0, float(size), fetch_s, prepare_s, *((1.0, fetch_s) if from_cache else (0.0, 0.0)))
+        hit = (1.0, fetch_s, float(remote)) if from_cache else (0.0, 0.0, 0.0)
+        values = (1.0, float(size), fetch_s, prepare_s, *hit)
         with self._lock:
             for column, value in enumerate(values, self._row * COLUMNS):
                 self._values[column] += value

@@ -29,14 +29,15 @@ class NodeArena:
     def __init__(self, name: str, key: str, items: int, size: int | None) -> None:
         """`key`: 32 hexadecimal digits that stand for the data set's content. `size`: the wanted size, if known."""
         self._name, self._key, self._items, self._size = name, key, items, size
+        self._directory = os.environ.get("GAVEL_CACHE")
         self._arena: Arena | None = None
         self._look_at_s = 0.0
         self._fault_logged = False
 
     def request(self) -> None:
         """Ask the agent for the arena, and wait a moment for its answer."""
-        directory, run = os.environ.get("GAVEL_CACHE"), os.environ.get("GAVEL_RUN_DIR")
-        if not directory or not run:
+        run = os.environ.get("GAVEL_RUN_DIR")
+        if not self._directory or not run:
             return
         path = os.path.join(run, f"cache-{self._key}.json")
         new_path = f"{path}.{os.getpid()}.new"
@@ -48,15 +49,14 @@ class NodeArena:
             self._log(f"{path} cannot be written: {fault.strerror}")
             return
         end_s = time.monotonic() + WAIT_S
-        while not os.path.exists(self._path(directory)) and time.monotonic() < end_s:
+        while not os.path.exists(self._path(self._directory)) and time.monotonic() < end_s:
             time.sleep(LOOK_S)
 
     def open(self) -> Arena | None:
         """Return the arena; None if there is none now."""
         if self._arena is None and time.monotonic() >= self._look_at_s:
             self._look_at_s = time.monotonic() + RETRY_S
-            directory = os.environ.get("GAVEL_CACHE")
-            path = self._path(directory) if directory else ""
+            path = self._path(self._directory) if self._directory else ""
             # An empty file: the agent has no room.
             if path and os.path.exists(path) and os.path.getsize(path):
                 try:

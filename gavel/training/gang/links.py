@@ -96,7 +96,7 @@ class ChairLink:
         if run.coordinator is not None:
             address = run.coordinator
             action = f"listen on {address[0]}:{address[1]} for the other ranks"
-            self._opener = SocketOpener(action, lambda: _listen(address, run.world))
+            self._opener = SocketOpener(action, lambda: listen(address, run.world + STRANGERS_MAX))
 
     def sockets(self) -> list[socket.socket]:
         """Return the sockets to wait for."""
@@ -276,7 +276,7 @@ class MemberLink:
         self._connection = None
 
 
-def _listen(address: tuple[str, int], world: int) -> socket.socket:
+def listen(address: tuple[str, int], backlog: int) -> socket.socket:
     """Listen on this address; if it is not an address of this machine, on all addresses of the machine."""
     fault: OSError | None = None
     resolved = socket.getaddrinfo(address[0], address[1], type=socket.SOCK_STREAM)
@@ -286,7 +286,7 @@ def _listen(address: tuple[str, int], world: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(socket_address)
-            listener.listen(world + STRANGERS_MAX)
+            listener.listen(backlog)
             listener.setblocking(False)
             return listener
         except OSError as error:

@@ -390,30 +390,48 @@ class GangPreparing(_message.Message):
     def __init__(self, lease: _Optional[str] = ...) -> None: ...
 
 class GangReady(_message.Message):
-    __slots__ = ("lease", "master_port", "coordinator_port", "failed")
+    __slots__ = ("lease", "master_port", "coordinator_port", "failed", "cache_port", "cache_secret")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     MASTER_PORT_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_PORT_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    CACHE_PORT_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SECRET_FIELD_NUMBER: _ClassVar[int]
     lease: str
     master_port: int
     coordinator_port: int
     failed: str
-    def __init__(self, lease: _Optional[str] = ..., master_port: _Optional[int] = ..., coordinator_port: _Optional[int] = ..., failed: _Optional[str] = ...) -> None: ...
+    cache_port: int
+    cache_secret: str
+    def __init__(self, lease: _Optional[str] = ..., master_port: _Optional[int] = ..., coordinator_port: _Optional[int] = ..., failed: _Optional[str] = ..., cache_port: _Optional[int] = ..., cache_secret: _Optional[str] = ...) -> None: ...
 
 class GangGo(_message.Message):
-    __slots__ = ("lease", "master_address", "master_port", "coordinator_port", "failed")
+    __slots__ = ("lease", "master_address", "master_port", "coordinator_port", "failed", "cache_nodes", "cache_secret")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     MASTER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     MASTER_PORT_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_PORT_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    CACHE_NODES_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SECRET_FIELD_NUMBER: _ClassVar[int]
     lease: str
     master_address: str
     master_port: int
     coordinator_port: int
     failed: str
-    def __init__(self, lease: _Optional[str] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., coordinator_port: _Optional[int] = ..., failed: _Optional[str] = ...) -> None: ...
+    cache_nodes: _containers.RepeatedCompositeFieldContainer[CacheNode]
+    cache_secret: str
+    def __init__(self, lease: _Optional[str] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., coordinator_port: _Optional[int] = ..., failed: _Optional[str] = ..., cache_nodes: _Optional[_Iterable[_Union[CacheNode, _Mapping]]] = ..., cache_secret: _Optional[str] = ...) -> None: ...
+
+class CacheNode(_message.Message):
+    __slots__ = ("node", "address", "port")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    address: str
+    port: int
+    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class LogsWanted(_message.Message):
     __slots__ = ("call", "job", "attempt", "rank", "tail_lines", "follow", "stop", "lease")

@@ -20,12 +20,15 @@ class Ready:
     """One node's report that its part is ready, or in `failed` the reason why it cannot start.
 
     The first node of the gang also reports two free ports: `master_port` for PyTorch's rendezvous, and
-    `coordinator_port`, on which the ranks agree on their last step.
+    `coordinator_port`, on which the ranks agree on their last step; and a secret for the caches. Each node that has a
+    cache reports a port for it.
     """
 
     master_port: int = 0
     coordinator_port: int = 0
     failed: str = ""
+    cache_port: int = 0
+    cache_secret: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,9 @@ class Go:
     master_port: int = 0
     coordinator_port: int = 0
     failed: str = ""
+    # All nodes, and their ports for cached items (0: no cache); empty if no node has a cache.
+    cache_ports: tuple[tuple[str, int], ...] = ()
+    cache_secret: str = ""
 
 
 @dataclass(slots=True)
@@ -119,4 +125,14 @@ class Gangs:
             return Go(node, lease, failed=gang.failed)
         lead = gang.nodes[0]
         ready = gang.ready[lead]
-        return Go(node, lease, lead, ready.master_port, ready.coordinator_port)
+        ports = tuple((name, gang.ready[name].cache_port) for name in gang.nodes)
+        shares_caches = bool(ready.cache_secret) and any(port for _, port in ports)
+        return Go(
+            node,
+            lease,
+            lead,
+            ready.master_port,
+            ready.coordinator_port,
+            cache_ports=ports if shares_caches else (),
+            cache_secret=ready.cache_secret if shares_caches else "",
+        )

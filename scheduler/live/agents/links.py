@@ -21,7 +21,8 @@ from scheduler.core.effects import RefuseNode, RenewLeases, SendLeases
 from scheduler.core.facts import Fact, NodeMoved, NodeRemoved
 from scheduler.core.messages import NodeCommand, NodeSilent
 from scheduler.live.agents import shared_storage
-from scheduler.live.agents.gangs import Gangs, Go, Ready
+from scheduler.live.agents.gang_messages import go_to, ready_of
+from scheduler.live.agents.gangs import Gangs, Go
 from scheduler.live.agents.link import NodeLink
 from scheduler.live.agents.outbox import Outbox
 from scheduler.live.node_views import NodeDetails
@@ -252,9 +253,11 @@ class Links:
                 self._send_go(self._gangs.on_preparing(self.world.now_s(), link.name, lease, nodes))
             case "gang_ready":
                 body = message.gang_ready
-                ready = Ready(body.master_port, body.coordinator_port, body.failed[:500])
                 nodes = self._nodes_of(body.lease)
-                self._send_go(self._gangs.on_ready(self.world.now_s(), link.name, body.lease, ready, nodes))
+                orders = self._gangs.on_ready(
+                    self.world.now_s(), link.name, body.lease, ready_of(body), nodes
+                )
+                self._send_go(orders)
             case "leaving":
                 node = self.world.state.nodes.get(link.name)
                 # A node that an operator has drained stays drained until an operator resumes it.
@@ -294,14 +297,7 @@ class Links:
             link = self.by_name.get(go.node)
             # A node without a link reports again when it is back.
             if link is not None:
-                order = pb.GangGo(
-                    lease=go.lease,
-                    master_address=self._address_of(go.lead) if go.lead else "",
-                    master_port=go.master_port,
-                    coordinator_port=go.coordinator_port,
-                    failed=go.failed,
-                )
-                link.outbox.put(pb.SchedulerMessage(gang_go=order))
+                link.outbox.put(go_to(go, self._address_of))
 
     def _set_of(self, effect: SendLeases) -> pb.SchedulerMessage:
         return desired_to(effect, self.world.state.job, self._address_of, self.world.now_s())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.live.agents.gangs import Gangs, Go, Ready
@@ -20,6 +21,26 @@ def test_all_nodes_get_go_when_the_last_one_is_ready():
     assert gangs.on_ready(1, "a", "7", Ready(29500, 29501), NODES) == []
     goes = gangs.on_ready(2, "b", "7", Ready(), NODES)
     assert goes == [Go(node, "7", "a", 29500, 29501) for node in NODES]
+
+
+def test_nodes_with_caches_get_the_ports_of_each_other():
+    """All nodes get the same ports, in the order of the ranks, and the secret of the first one."""
+    gangs = Gangs()
+    gangs.on_ready(0, "a", "7", Ready(1, 2, cache_port=3, cache_secret="5a"), NODES)
+    gangs.on_ready(1, "b", "7", Ready(), NODES)
+    goes = gangs.on_ready(2, "c", "7", Ready(cache_port=4), NODES)
+    ports = (("a", 3), ("b", 0), ("c", 4))
+    assert goes == [Go(node, "7", "a", 1, 2, cache_ports=ports, cache_secret="5a") for node in NODES]
+
+
+@pytest.mark.parametrize(("secret", "port"), [("5a", 0), ("", 3)], ids=["no cache", "an older first node"])
+def test_without_caches_or_a_secret_there_are_no_ports(secret, port):
+    """The nodes then keep their data for themselves."""
+    gangs = Gangs()
+    gangs.on_ready(0, "a", "7", Ready(1, 2, cache_secret=secret), NODES)
+    gangs.on_ready(1, "b", "7", Ready(cache_port=port), NODES)
+    goes = gangs.on_ready(2, "c", "7", Ready(), NODES)
+    assert goes == [Go(node, "7", "a", 1, 2) for node in NODES]
 
 
 def test_a_node_that_cannot_start_stops_all_at_once():

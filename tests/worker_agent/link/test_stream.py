@@ -36,7 +36,7 @@ from worker_agent.core.messages import (
 )
 from worker_agent.link.stream import Dismissed, GrpcLink
 from worker_agent.link.target import Target, TargetError
-from worker_agent.runs.rendezvous import Rendezvous
+from worker_agent.runs.rendezvous import CacheNode, CacheOffer, Rendezvous
 
 # The tolerance for times: the machine may be suspended between taking a time and comparing it.
 LOOSE_S = 20.0
@@ -237,15 +237,18 @@ async def test_the_parts_of_a_gang_meet_even_if_the_scheduler_dies_between_their
         rank_of = {"n1": node_one.of(Desired)[-1].orders[0].node_rank}
         lead, other = (first_link, second_link) if rank_of["n1"] == 0 else (second_link, first_link)
         other.send_preparing(order(1))
-        lead.send_ready(order(0), (2001, 2002))
+        lead.send_ready(order(0), (2001, 2002), CacheOffer(2003, "5a"))
         await asyncio.sleep(0.1)
         await first.die()
         async with Scheduler(pace=PATIENT, journal=first.journal, port=first.port):
             await until(lambda: len(node_one.of(LinkUp)) > 1 and len(node_two.of(LinkUp)) > 1)
-            other.send_ready(order(1), ())
+            other.send_ready(order(1), (), CacheOffer(2004))
             await until(lambda: node_one.gangs and node_two.gangs)
-            address = "10.0.0.1" if rank_of["n1"] == 0 else "10.0.0.2"
-            assert node_one.gangs["1"] == node_two.gangs["1"] == Rendezvous(address, 2001, 2002)
+            nodes = [("n1", "10.0.0.1"), ("n2", "10.0.0.2")]
+            nodes = nodes if rank_of["n1"] == 0 else nodes[::-1]
+            caches = tuple(CacheNode(*node, port) for node, port in zip(nodes, (2003, 2004), strict=True))
+            meeting = Rendezvous(nodes[0][1], 2001, 2002, caches, "5a")
+            assert node_one.gangs["1"] == node_two.gangs["1"] == meeting
 
 
 @on_event_loop

@@ -12,6 +12,7 @@ import pytest
 from tests.support.wording import Wording
 from tests.worker_agent.live_agents import PATIENT, LiveAgent, job, live, until
 from worker_agent.core.messages import Order
+from worker_agent.node.node_cache import NodeCache
 from worker_agent.runs.rendezvous import Rendezvous
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -42,6 +43,24 @@ async def test_a_gang_starts_when_all_are_ready(tmp_path: Path) -> None:
         assert (await node.exit()).outcome == "finished"
         assert node.log() == "127.0.0.1 4000 0\n"
         assert node.started() == {"17"}
+
+
+@live
+@pytest.mark.parametrize("rank", [0, 1])
+async def test_a_node_with_a_cache_offers_a_port_for_it(tmp_path: Path, rank: int) -> None:
+    """The port is none of those at which ranks meet. Only the first node makes a secret. Without a cache: no port."""
+    async with LiveAgent(tmp_path) as node:
+        node.desire(part(tmp_path, rank))
+        await until(lambda: node.link.are_ready)
+        (offer,) = node.link.caches
+        assert (offer.port, len(offer.secret)) == (0, 0 if rank else 32)
+    async with LiveAgent(tmp_path, cache=NodeCache(tmp_path / "cache" / "n1", 1 << 20)) as node:
+        await until(lambda: node.link.are_ready)
+        (offer,) = node.link.caches
+        ((_, ports),) = node.link.are_ready
+        assert (offer.port > 0, offer.port in ports, len(ports)) == (True, False, 0 if rank else 2)
+        node.desire()
+        await node.exit()
 
 
 @live

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import struct
 from pathlib import Path
@@ -14,8 +15,8 @@ from tests.support.wording import Wording
 from worker_agent.core.messages import Launch, Order
 from worker_agent.node.secrets import SecretError, read_secrets
 from worker_agent.node.users import Account
-from worker_agent.runs.launch import LaunchError, NodeFacts, launch_of, start_file
-from worker_agent.runs.rendezvous import HeldPorts, Rendezvous
+from worker_agent.runs.launch import LaunchError, NodeFacts, launch_of, rendezvous_environment, start_file
+from worker_agent.runs.rendezvous import CacheNode, HeldPorts, Rendezvous
 
 NODE = NodeFacts(
     worker_type="v100",
@@ -112,6 +113,17 @@ def test_a_job_on_one_gpu_needs_no_coordinator() -> None:
     """A single rank has no other to agree with."""
     (rank,) = start(gpus=(1,), world_size=1)["ranks"]
     assert "GAVEL_COORDINATOR" not in rank["env"]
+
+
+def test_the_nodes_of_a_gang_find_their_caches() -> None:
+    """A rank gets the nodes that have a cache and can be reached, its own node's name and the secret."""
+    nodes = (CacheNode("n1", "10.0.0.1", 4002), CacheNode("n2", "10.0.0.2", 0), CacheNode("n3", "", 4003))
+    meeting = Rendezvous("10.0.0.1", 4000, 4001, nodes, "5a")
+    order = Order("17", "12", 2, (1,), 9.0, node_rank=1, nodes=3, world_size=3)
+    env = rendezvous_environment(meeting, order)
+    assert json.loads(env["GAVEL_CACHE_NODES"]) == {"own": "n2", "nodes": [["n1", "10.0.0.1", 4002]]}
+    assert env["GAVEL_CACHE_SECRET"] == "5a"
+    assert not {"GAVEL_CACHE_NODES", "GAVEL_CACHE_SECRET"} & rendezvous_environment(MEETING, order).keys()
 
 
 def test_torchrun_finds_its_options_in_the_environment() -> None:
