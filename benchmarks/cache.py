@@ -37,7 +37,7 @@ GANG_ITEMS = 8000
 
 
 class Reads(NamedTuple):
-    """Where the samples of an epoch came from, as parts of all samples."""
+    """The parts of an epoch's samples that came from the reader's own node, another node, and storage."""
 
     local: float
     remote: float

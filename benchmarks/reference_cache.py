@@ -94,7 +94,7 @@ def group_epoch(sets: list[CachedDataset], storage: Storage) -> tuple[int, int]:
 
 
 def partitioned(inputs: Values) -> Values:
-    """Where the samples of a later epoch come from, as parts: with nodes that share their caches, and without."""
+    """The parts of a later epoch's samples by their source: with nodes that share their caches, and without."""
     nodes, chance = inputs["nodes"], random.Random(0)
     capacity = round(GANG_ITEMS * inputs["cached_per_node"])
     with gang(GANG_ITEMS, capacity, nodes, LONG_ITEM_BYTES // 16) as (sets, storage):

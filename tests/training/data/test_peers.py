@@ -1,4 +1,4 @@
-"""What nodes send each other: whatever a broken or foreign process answers or asks, no wrong bytes are used or kept."""
+"""Messages between nodes: whatever a broken or foreign process sends, no wrong bytes are used or kept."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_wrong_answer_is_none(node: Callable[[Behaviour], Node], behaviour: Be
 
 
 def silent(sock: socket.socket) -> None:
-    """Say nothing."""
+    """Send nothing."""
 
 
 def slow(sock: socket.socket) -> None:
@@ -184,7 +184,7 @@ def test_a_slow_node_is_left_alone(
     assert partner.connections == 2
 
 
-def test_nobody_at_the_port_is_a_node_that_is_gone() -> None:
+def test_a_port_without_a_listener_is_a_node_that_is_gone() -> None:
     """A refused connection is like a dead node."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
@@ -226,7 +226,7 @@ def request(key: bytes, number: int, kind: int, raw: bytes = b"", length: int | 
     return REQUEST.pack(kind, size, KEY, peers.sum_of(key, number, kind, KEY, raw)) + raw
 
 
-def test_what_is_not_permitted_is_closed(gang: Gang) -> None:
+def test_a_connection_that_breaks_a_rule_is_closed(gang: Gang) -> None:
     """Wrong secrets, sums, lengths and kinds: the connection ends, nothing is kept, and the node answers others."""
     sets = gang.data_sets(ITEMS, ITEMS * LENGTH)
     salt = sets[0]._salt
