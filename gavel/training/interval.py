@@ -35,6 +35,8 @@ SKIPPED_STEPS = 5
 PROFILE_STEPS, PROFILE_S, PROFILE_STEPS_MAX = 20, 5.0, 100
 # How many checkpoints, and how many steps before each, the medians are taken over.
 SAMPLES, STEPS = 5, 100
+# If fewer steps ran without a checkpoint since the last one, such steps from before it count, too.
+STEPS_MIN = 10
 # A time greater than so many medians is an accident, such as a suspended process, unless it happens twice in a row.
 OUTLIER = 20.0
 # The interval falls after FALLS checkpoints in a row that ask for less than FALL times the interval.
@@ -150,7 +152,9 @@ class Tuner:
         self._count = 0
         # What the newest checkpoint asked for, and how many in a row asked for much less than the interval.
         self._last_demand, self._falls, self._backoff = 0, 0, 1
+        # The steps without a checkpoint in progress, and how many of them ran since the last checkpoint.
         self._idle: deque[float] = deque(maxlen=STEPS)
+        self._idle_count = 0
         self._in_flight = self._conflict_logged = False
         self._baseline_s = self._pause_s = self._excess_s = 0.0
         self._step_began_s = self._save_began_s = self._profile_began_s = 0.0
@@ -173,6 +177,7 @@ class Tuner:
         duration_s, self._step_began_s = now_s - self._step_began_s, now_s
         if not self._in_flight:
             self._idle.append(duration_s)
+            self._idle_count += 1
             return step >= self._due_at and self._is_due(step, now_s)
         if duration_s <= OUTLIER * self._baseline_s:
             self._excess_s += duration_s - self._baseline_s
@@ -195,9 +200,9 @@ class Tuner:
     def save_begins(self, now_s: float) -> None:
         """Record that the loop pauses for a checkpoint."""
         self._save_began_s = now_s
-        # Few steps, or none, ran without a checkpoint in progress: then the earlier median is better.
-        if len(self._idle) >= 3 or self.times is None:
-            self._baseline_s = max(statistics.median(self._idle) if self._idle else 0.0, 1e-9)
+        recent = list(self._idle)[-max(self._idle_count, STEPS_MIN) :]
+        if recent or self.times is None:
+            self._baseline_s = max(statistics.median(recent or [0.0]), 1e-9)
         else:
             self._baseline_s = self.times.step_s
 
@@ -205,8 +210,7 @@ class Tuner:
         """Record that the loop continues. Until `durable` or `failed`, the checkpoint slows its steps."""
         self._pause_s, self._excess_s = now_s - self._save_began_s, 0.0
         self._saved_at, self._step_began_s = step, now_s
-        self._in_flight, self._profiling = True, False
-        self._idle.clear()
+        self._in_flight, self._profiling, self._idle_count = True, False, 0
 
     def failed(self) -> bool:
         """Double the interval until a checkpoint succeeds. Return whether the one before had not failed."""

@@ -122,6 +122,17 @@ def test_a_neighbour_that_slows_all_steps_alike_is_no_overhead() -> None:
     assert machine.tuner.interval == before
 
 
+def test_a_neighbour_that_leaves_is_noticed_though_checkpoints_follow_each_other() -> None:
+    """If a checkpoint is always in progress, the few steps between two of them still give the time of a step."""
+    machine = loop(Tuner(0.05), step_s=2.0, pause_s=0.01, durable_s=40.0, slower=1.0)
+    machine.run_checkpoints(6)
+    machine.step_s, machine.slower = 1.0, 1.2
+    machine.run_checkpoints(14)
+    assert machine.tuner.times is not None
+    assert machine.tuner.times.step_s == pytest.approx(1.0)
+    assert machine.overhead(18) <= 0.05
+
+
 def test_the_interval_falls_after_three_checkpoints_that_ask_for_less() -> None:
     """One fast checkpoint changes nothing."""
     machine = loop(pause_s=1.0)
