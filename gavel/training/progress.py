@@ -34,7 +34,8 @@ class Progress:
     def __init__(self, run_dir: Path, rank: int, epoch: int, attempt: int) -> None:
         self._path = os.fspath(run_dir / f"progress-{rank}.json")
         self._token = {"epoch": epoch, "attempt": attempt}
-        self._lock = threading.RLock()
+        # The loop takes `_lock` only, which is never held while the file is written: the disk may be slow.
+        self._lock, self._file_lock = threading.RLock(), threading.RLock()
         self._fault_logged = False
         self._written_s = -PERIOD_S
         self._first_step_s: float | None = None
@@ -84,10 +85,15 @@ class Progress:
         if self._first_step_s is None:
             self._first_step_s = time.monotonic()
 
-    def save_begins(self, steps: int) -> None:
-        """Record that the loop now pauses to save a checkpoint, after so many steps."""
+    def save_begins(self, steps: int, briefly: bool = False) -> None:
+        """Record that the loop now pauses for a checkpoint, after so many steps. `briefly`: for a copy only.
+
+        The file is written, unless the loop pauses briefly: that would take longer than the pause.
+        """
         self._save_began_s = time.monotonic()
-        with self._lock:
+        if briefly:
+            return
+        with self._file_lock:
             if self.state == "running":
                 self.write(self._save_began_s, steps)
 
@@ -144,30 +150,21 @@ class Progress:
 
     def write_if_due(self, now_s: float, steps: int) -> None:
         """Write the file, unless that was done less than a second ago or the end has been reported."""
-        with self._lock:
+        with self._file_lock:
             if now_s - self._written_s >= PERIOD_S and self.state == "running":
                 self.write(now_s, steps)
 
     def end(self, state: str, steps: int) -> None:
         """Report the end of this rank: `finished` or `yielded`."""
-        with self._lock:
+        with self._file_lock:
             self.state = state
             self.write(time.monotonic(), steps)
 
     def write(self, now_s: float, steps: int) -> None:
         """Write the file now."""
-        with self._lock:
+        with self._file_lock:
             self._written_s = now_s
-            counts: dict[str, object] = {
-                **self._token,
-                "steps": steps,
-                "saved": self.saved,
-                "stepping_s": round(self.stepping_s(now_s), 6),
-                "state": self.state,
-                "saving": self._save_began_s is not None,
-            }
-            if measured := self.measured(now_s, steps):
-                counts["measured"] = measured
+            counts = self._counts(now_s, steps)
             new_path = f"{self._path}.new"
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -180,3 +177,18 @@ class Progress:
                         "gavel: cannot report progress in %s: %s; training continues", self._path, fault
                     )
                 self._fault_logged = True
+
+    def _counts(self, now_s: float, steps: int) -> dict[str, object]:
+        """Return the content of the file."""
+        with self._lock:
+            counts: dict[str, object] = {
+                **self._token,
+                "steps": steps,
+                "saved": self.saved,
+                "stepping_s": round(self.stepping_s(now_s), 6),
+                "state": self.state,
+                "saving": self._save_began_s is not None,
+            }
+            if measured := self.measured(now_s, steps):
+                counts["measured"] = measured
+            return counts

@@ -133,7 +133,7 @@ class Saver:
             if hasattr(self._checkpoint, "notes"):
                 self._checkpoint.notes["stall_s"] = auto.tuner.own_stall_s
         try:
-            with self._session.saving() if self._session is not None else contextlib.nullcontext():
+            with self._session.saving(background) if self._session is not None else contextlib.nullcontext():
                 write = self._snapshot(step) if background else None
                 if write is None:
                     self._checkpoint.save(step)
@@ -180,6 +180,9 @@ class Saver:
         self._durable_s = now_s - self._began_s
         if self._session is not None:
             self._session.progress.measure(bytes=getattr(self._checkpoint, "size_bytes", None))
+            if self._background:
+                # The pause of the loop, which is measured otherwise, says nothing about the last checkpoint.
+                self._session.progress.measure(durable_s=self._durable_s, final_save_s=self._durable_s)
         if self._auto is not None:
             others = getattr(self._checkpoint, "notes_of_ranks", [])
             stall_s = max((notes.get("stall_s", 0.0) for notes in others), default=0.0)

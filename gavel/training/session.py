@@ -138,10 +138,13 @@ class Session:
             self._wake.send(b"!")
 
     @contextlib.contextmanager
-    def saving(self) -> Iterator[None]:
-        """Enclose the writing of a checkpoint, so that its time does not count as stepping."""
+    def saving(self, briefly: bool = False) -> Iterator[None]:
+        """Enclose the writing of a checkpoint, so that its time does not count as stepping.
+
+        `briefly`: the state is only copied, and written behind the loop.
+        """
         succeeded_at = None
-        self.progress.save_begins(self.gate.done)
+        self.progress.save_begins(self.gate.done, briefly)
         try:
             yield
             succeeded_at = self.gate.done

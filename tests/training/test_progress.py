@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -113,6 +114,29 @@ def test_measured_values_may_be_set_and_withdrawn(tmp_path: Path, clock: Clock) 
     assert measured["bytes"] == 1e9
     assert measured["stall_s"] == measured["durable_s"] == 2.0
     assert measured.keys().isdisjoint({"load_s", "start_s"})
+
+
+def test_a_loop_that_copies_its_state_never_waits_for_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another thread writes the file to a slow disk, the loop can pause for a copy and report what it cost."""
+    progress = Progress(tmp_path, 0, 3, 2)
+    progress.begin(saved=0)
+    written_to_disk, loop_went_on = [], threading.Event()
+
+    def loop() -> None:
+        progress.save_begins(5, briefly=True)
+        progress.save_ends(None, succeeded_at=5)
+        progress.measure(bytes=100)
+        loop_went_on.set()
+
+    def slowly(source: str, target: str) -> None:
+        threading.Thread(target=loop, daemon=True).start()
+        written_to_disk.append(loop_went_on.wait(10))
+
+    monkeypatch.setattr("os.replace", slowly)
+    progress.write(1.0, 5)
+    assert written_to_disk == [True]
 
 
 class Slow:

@@ -103,6 +103,24 @@ def test_the_size_of_a_checkpoint_is_measured(run: RunDirectory, background: boo
     assert run.progress()["measured"]["bytes"] == 1234
 
 
+def test_the_time_until_a_copy_is_on_disk_is_measured(run: RunDirectory) -> None:
+    """The agent gives the last checkpoint of a lease that much time; the pause for a copy would be far too short."""
+    copying = Copying()
+    steps = LeasedIterator("abcdef", checkpoint=copying, steps=6, every_steps=2)
+    session = steps._session
+    assert session is not None
+    for _ in steps:
+        if steps.step == 2:
+            persist = steps._saver._persist
+            assert persist is not None
+            persisted(steps)
+            persist.ended_s = steps._saver._began_s + 40.0
+        if steps.step == 3:
+            measured = session.progress.measured(1e9, 3)
+            assert measured["durable_s"] == measured["final_save_s"] == 40.0
+            break
+
+
 def test_a_checkpoint_that_falls_due_meanwhile_is_put_off() -> None:
     """One copy is in progress at a time: the next one is taken once that is on disk, and none waits."""
     copying = Copying()
