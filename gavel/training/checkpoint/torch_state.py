@@ -7,6 +7,8 @@ It covers modules, optimizers, schedulers, scalers, generators, and anything els
 from __future__ import annotations
 
 import collections
+import contextvars
+import functools
 import importlib
 import sys
 from typing import Any, BinaryIO
@@ -48,10 +50,31 @@ def restore(name: str, thing: Any, state: Any) -> None:
 
 
 def write(state: dict[str, Any], file: BinaryIO) -> None:
-    """Write states to a file."""
+    """Write states to a file. It has no checksums of PyTorch's, which take as long as that of the whole file."""
+    contextvars.copy_context().run(_write, state, file)
+
+
+def _write(state: dict[str, Any], file: BinaryIO) -> None:
     import torch
 
+    if _checksums_are_optional():
+        torch.serialization.set_crc32_options(False)
     torch.save(state, file)
+
+
+@functools.cache
+def _checksums_are_optional() -> bool:
+    """Return whether one context can leave out PyTorch's checksums; in older versions all threads would do so."""
+    import torch
+
+    if not hasattr(torch.serialization, "set_crc32_options"):
+        return False
+    usual = torch.serialization.get_crc32_options()
+    contextvars.copy_context().run(torch.serialization.set_crc32_options, not usual)
+    if torch.serialization.get_crc32_options() == usual:
+        return True
+    torch.serialization.set_crc32_options(usual)
+    return False
 
 
 def read(path: Any) -> dict[str, Any]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import enum
+import io
 import random
 import re
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import pytest
 
 from gavel.training import CheckpointError, StaleAttempt, TorchCheckpoint
+from gavel.training.checkpoint import torch_state
 from tests.support.wording import Wording
 from tests.training.leases import RunDirectory
 
@@ -255,3 +257,32 @@ def test_a_full_disk_is_an_error_and_the_good_checkpoint_stays(
         checkpoint.save(2)
     assert not list(tmp_path.rglob("step-000000000002"))
     assert TorchCheckpoint(tmp_path, own=Own()).load() == 1
+
+
+def test_only_our_own_files_have_no_checksums_of_pytorch() -> None:
+    """The file as a whole has one. What the script saves itself, meanwhile or later, has them as ever."""
+    options: list[bool] = []
+
+    class Sink(io.BytesIO):
+        def write(self, data: Any) -> int:
+            options.append(torch.serialization.get_crc32_options())
+            return super().write(data)
+
+    sink = Sink()
+    torch_state.write({"values": torch.arange(1000)}, cast(BinaryIO, sink))
+    assert options
+    assert not any(options)
+    assert torch.serialization.get_crc32_options()
+    sink.seek(0)
+    assert torch.equal(torch.load(sink, weights_only=True)["values"], torch.arange(1000))
+
+
+def test_checksums_that_only_all_threads_could_leave_out_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older versions of PyTorch have one option for the whole process, or none: they write them as ever."""
+    option = [True]
+    monkeypatch.setattr(torch.serialization, "get_crc32_options", lambda: option[0])
+    monkeypatch.setattr(torch.serialization, "set_crc32_options", lambda value: option.__setitem__(0, value))
+    assert not torch_state._checksums_are_optional.__wrapped__()
+    assert option == [True]
+    monkeypatch.delattr(torch.serialization, "set_crc32_options")
+    assert not torch_state._checksums_are_optional.__wrapped__()
