@@ -5,8 +5,8 @@ A model of square layers with Adam trains on one thread of the CPU. The cases, b
 - `ways-100MB`: ours in the background and in the foreground, `torch.save`, `dcp.save` and `dcp.async_save`, each after
   the same number of steps and equally durable;
 - `bound-100MB-3.5`: `every="auto"` with an overhead of 3.5 %;
-- `neighbour-100MB`: other jobs start on the same cores;
-- `slow-disk-25MB`: writing becomes slow in the middle;
+- `neighbour-100MB`: other jobs start on the same cores, three times, and stop again;
+- `slow-disk-25MB`: writing becomes slow in the middle; steps beside a checkpoint, and in turns without any;
 - `recovery-100MB`: kill -9, and how long the job takes to be where it was.
 
 On a busy machine single runs mean nothing, so all figures are medians of interleaved runs. The cases run by themselves:
@@ -38,7 +38,7 @@ def cases(repeats: int) -> dict[str, Callable[[], None]]:
             for size in MEGABYTES
             for part in BOUNDS
         },
-        "neighbour-100MB": partial(neighbour, 100, 0.035, repeats),
+        **{f"neighbour-{size}MB": partial(neighbour, size, 0.035, repeats) for size in MEGABYTES[:2]},
         "slow-disk-25MB": partial(slow_disk, 25, 0.2, repeats),
         "recovery-100MB": partial(recovery, 100, 0.035, 3),
     }
