@@ -16,7 +16,7 @@ from pathlib import Path
 from unittest import mock
 
 from gavel.training import CachedDataset
-from gavel.training.data import node_arena, partition, peer_server
+from gavel.training.data import node_arena, partition, peer_server, peers
 from gavel.training.data.arena import create, size_for
 from worker_agent.runs.rendezvous import HeldPorts
 
@@ -75,6 +75,8 @@ def gang(
         tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder,
         mock.patch.object(node_arena, "WAIT_S", 0.0),
         mock.patch.object(partition, "WAIT_S", 0.0),
+        # A busy machine must not look like a dead node.
+        mock.patch.object(peers, "ANSWER_S", PATIENCE_S),
     ):
         before = len(peer_server._servers)
         try:

@@ -104,6 +104,12 @@ CASES = [
         },
         {"*": 1e-6},
     ),
+    case(
+        "partitioned-a",
+        {"nodes": 3, "cached_per_node": 0.2},
+        {"alone_storage": 0.8, "partitioned_local": 0.2, "partitioned_remote": 0.4, "partitioned_storage": 0.4},
+        {"*": 0.01},
+    ),
 ]  # fmt: skip
 
 

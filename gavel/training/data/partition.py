@@ -5,8 +5,8 @@ another one has, and where nodes come or go, only their share of the items chang
 
 - What is in this node's arena is taken from there. Otherwise the owner is asked, and then storage; what storage returns
   is given to the owner.
-- An item for which the owner has no room goes to the next one in the order of the hash, of `OWNERS_MAX`. So the owners
-  that have refused any item are passed over in looking for one.
+- An item for which the owner has no room goes to the next node in the order of the hash, up to `OWNERS_MAX`. So where
+  a node has refused any item, the search for one goes on to the next.
 - An owner that does not answer in time, or answers wrongly, is left alone for a while; its items come from storage, and
   are not kept meanwhile.
 - Longer items than the protocol permits are kept by the node that reads them.
@@ -28,7 +28,7 @@ from gavel.training.environment import CacheNodes, cache_nodes_of
 log = logging.getLogger("gavel.training")
 
 # How many nodes may keep an item: the owner, and those that are next if it has no room.
-OWNERS_MAX = 3
+OWNERS_MAX = 4
 # How long the first process waits until all nodes answer. They start at the same time, but not all equally fast.
 WAIT_S = 10.0
 LOOK_S = 0.05
