@@ -185,8 +185,8 @@ class Arena:
 
     @property
     def free(self) -> int:
-        """The number of bytes that further items may take."""
-        return self.room - self.used
+        """The number of bytes that further items may take; 0 in a damaged arena."""
+        return max(0, self.room - self.used)
 
     @property
     def used(self) -> int:

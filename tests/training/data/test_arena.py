@@ -69,6 +69,22 @@ def test_two_arenas_of_one_file_see_the_same(tmp_path: Path) -> None:
     assert reader.used == 3
 
 
+def test_a_refusal_is_remembered(tmp_path: Path) -> None:
+    """Every process sees that an item was refused, and how much room is left; what is stored is no refusal."""
+    arena = arena_in(tmp_path)
+    other = Arena(arena.path, 100)
+    assert arena.put(hash_of(b"a"), item(1, arena.room - 10))
+    assert (other.has_refused, other.free) == (False, 10)
+    assert not arena.put(hash_of(b"b"), item(2, 11))
+    assert (other.has_refused, other.free) == (True, 10)
+    assert other.put(hash_of(b"c"), item(3, 10))
+    assert other.put(hash_of(b"a"), b"")
+    assert (arena.has_refused, arena.free) == (True, 0)
+    # A damaged end of the items.
+    arena._write(arenas._END_AT, b"\xff" * 8)
+    assert arena.free == 0
+
+
 def test_items_of_no_bytes_and_of_a_gigabyte(tmp_path: Path) -> None:
     """An empty item is a hit; one that does not fit, or is too long for an entry, is a miss."""
     arena = arena_in(tmp_path)
