@@ -26,7 +26,8 @@ from typing import NamedTuple
 
 from benchmarks.cache_worlds import ITEM_BYTES, MEMORY, Storage, data_sets, gang
 from gavel.training import CachedDataset
-from gavel.training.data.arena import Arena, create, hash_of, size_for
+from gavel.training.data.arena import Arena, hash_of, size_for
+from worker_agent.node.node_cache import make_file
 
 ITEMS = 20_000
 CACHED = (0.1, 0.35, 0.5, 0.65, 0.95)
@@ -168,7 +169,7 @@ def rates(repeats: int) -> dict[str, float]:
         with data_sets(ITEMS, ITEMS, 1) as ([data], _):
             for repeat in range(repeats):
                 path = f"{folder}/{repeat}"
-                create(path, size_for(ITEMS, ITEMS * ITEM_BYTES))
+                make_file(Path(path), size_for(ITEMS, ITEMS * ITEM_BYTES))
                 arena = Arena(path, ITEMS)
                 runs: dict[str, tuple[Callable[[int], object], int]] = {
                     "appends to the arena": (partial(append, arena, keys, content), ITEMS),

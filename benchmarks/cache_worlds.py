@@ -17,7 +17,8 @@ from unittest import mock
 
 from gavel.training import CachedDataset
 from gavel.training.data import node_arena, partition, peer_server, peers
-from gavel.training.data.arena import create, size_for
+from gavel.training.data.arena import size_for
+from worker_agent.node.node_cache import make_file
 from worker_agent.runs.rendezvous import HeldPorts
 
 PATIENCE_S = 60.0
@@ -59,7 +60,7 @@ def data_sets(
             (request,) = Path(folder).glob("cache-*.json")
             key = request.stem.removeprefix("cache-")
             if capacity:
-                create(f"{folder}/{key}.arena", size_for(items, capacity * item_bytes))
+                make_file(Path(folder, f"{key}.arena"), size_for(items, capacity * item_bytes))
             yield [data_set() for _ in range(jobs)], storage
 
 
@@ -95,7 +96,7 @@ def gang(
                     sets.append(CachedDataset(range(items), name="items", fetch=storage.fetch, version="1"))
                 (request,) = own.glob("cache-*.json")
                 key = request.stem.removeprefix("cache-")
-                create(f"{own}/{key}.arena", size_for(items, capacity * item_bytes))
+                make_file(own / f"{key}.arena", size_for(items, capacity * item_bytes))
             for data in sets:
                 if data._partition is not None and not data._partition.wait(PATIENCE_S):
                     raise RuntimeError(f"a node does not answer within {PATIENCE_S:g} s")

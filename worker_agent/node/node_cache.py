@@ -141,7 +141,7 @@ class NodeCache:
                 if size < FILE_BYTES_MIN:
                     path.touch(mode=0o644)
                     return
-                _make_file(shared, size, data_set.account, group)
+                make_file(shared, size, data_set.account, group)
                 LOG.info(
                     "data set %s of %s has %.1f GB of the cache",
                     data_set.name,
@@ -210,15 +210,18 @@ def _make_folder(path: Path) -> None:
         ) from None
 
 
-def _make_file(path: Path, size: int, account: Account, group: int | None) -> None:
-    """Make a file of zeros with all of its room: writing to a hole could end a job with SIGBUS when memory is full."""
+def make_file(path: Path, size: int, account: Account | None = None, group: int | None = None) -> None:
+    """Make a file of zeros with all of its room, which is an empty arena; raise OSError if there is no room.
+
+    Writing to a hole could end a job with SIGBUS when memory is full. `account`: its owner, if not this user.
+    """
     fd, new_path = tempfile.mkstemp(prefix=_NEW_PREFIX, dir=path.parent)
     try:
         os.posix_fallocate(fd, 0, size)
         if group is not None:
             os.fchown(fd, -1, group)
             os.fchmod(fd, 0o660)
-        elif account.uid is not None:
+        elif account is not None and account.uid is not None:
             os.fchown(fd, account.uid, -1 if account.gid is None else account.gid)
         os.rename(new_path, path)
     except OSError:

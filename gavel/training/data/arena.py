@@ -5,7 +5,8 @@
 The index is a hash table with open addressing. An entry is the 16-byte hash of a key, and the offset, length and
 CRC-32 of its bytes. Rules:
 
-- A file of zeros is an empty arena: the first process that opens it writes the header, its first word last.
+- A file of zeros, which the agent makes with all of its room, is an empty arena: the first process that opens it writes
+  the header, its first word last.
 - Readers look into a shared mapping without any lock. A writer holds the lock of the file, appends the bytes, and then
   writes the entry, whose first word comes last. An entry without its first word is a miss.
 - The sum is taken of the key and of the bytes that `get` returns. If it differs, the item is a miss. So whatever dies
@@ -21,7 +22,6 @@ import hashlib
 import mmap
 import os
 import struct
-import tempfile
 import time
 import zlib
 from collections.abc import Iterator
@@ -57,22 +57,6 @@ NO_WRITING_S = 10.0
 
 class NoArena(Exception):
     """A file cannot be used as an arena; the message has the reason."""
-
-
-def create(path: str, size: int) -> None:
-    """Create an empty arena of `size` bytes, of which the index takes a part; raise OSError if there is no room.
-
-    All of the room is taken now: on a full disk, a mapping of a file with holes would end processes with SIGBUS.
-    """
-    fd, new_path = tempfile.mkstemp(prefix=".new-", dir=os.path.dirname(path) or ".")
-    try:
-        os.posix_fallocate(fd, 0, size)
-        os.rename(new_path, path)
-    except OSError:
-        os.unlink(new_path)
-        raise
-    finally:
-        os.close(fd)
 
 
 def hash_of(key: bytes) -> bytes:

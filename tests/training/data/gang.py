@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from gavel.training.data import node_arena, partition, peer_server, peers
-from gavel.training.data.arena import create, size_for
+from gavel.training.data.arena import size_for
 from gavel.training.data.cached import CachedDataset
+from worker_agent.node.node_cache import make_file
 from worker_agent.runs.rendezvous import HeldPorts
 
 SECRET = "5a" * 16
@@ -72,7 +73,7 @@ class Gang:
         (request,) = (self.folder / name / "run").glob("cache-*.json")
         path = self.folder / name / "cache" / f"{request.stem.removeprefix('cache-')}.arena"
         if room is not None and not path.exists():
-            create(str(path), size_for(items, room))
+            make_file(path, size_for(items, room))
         return data
 
     def data_sets(self, items: int, room: int | None) -> list[CachedDataset]:

@@ -17,14 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.training.data import arena as arenas
-from gavel.training.data.arena import Arena, NoArena, create, hash_of
+from gavel.training.data.arena import Arena, NoArena, hash_of
 from tests.training.leases import ROOT
+from worker_agent.node.node_cache import make_file
 
 
 def arena_in(folder: Path, size: int = 1 << 16, items: int = 100) -> Arena:
     """Make an arena and open it."""
     path = str(folder / "arena")
-    create(path, size)
+    make_file(Path(path), size)
     return Arena(path, items)
 
 
@@ -231,7 +232,7 @@ print(wrong)
 def test_two_processes_that_write_at_once(tmp_path: Path) -> None:
     """Two processes that store the same items in different orders store each item once, and read right bytes."""
     path = str(tmp_path / "arena")
-    create(path, 1 << 20)
+    make_file(Path(path), 1 << 20)
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", WRITER, path, str(seed)],
@@ -305,7 +306,7 @@ def test_a_header_that_was_not_finished_is_written_again(tmp_path: Path) -> None
 def test_a_path_that_cannot_be_opened_is_refused(tmp_path: Path, path: str) -> None:
     """A missing file, a directory and a symbolic link are no arenas."""
     (tmp_path / "folder").mkdir()
-    create(str(tmp_path / "real"), 10_000)
+    make_file(tmp_path / "real", 10_000)
     (tmp_path / "link").symlink_to("real")
     with pytest.raises(NoArena, match="cannot be opened"):
         Arena(str(tmp_path / path), 10)
@@ -319,7 +320,7 @@ def test_a_full_disk_at_creation_leaves_nothing(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space"):
-        create(str(tmp_path / "arena"), 10_000)
+        make_file(tmp_path / "arena", 10_000)
     assert list(tmp_path.iterdir()) == []
 
 

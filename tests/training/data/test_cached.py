@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from gavel.training.data import node_arena
-from gavel.training.data.arena import create
 from gavel.training.data.cached import CachedDataset
 from tests.training.leases import ROOT
+from worker_agent.node.node_cache import make_file
 
 ITEMS = 60
 
@@ -47,7 +47,7 @@ def make_arena(node: Path, size: int = 1 << 20) -> dict[str, object]:
     (path,) = (node / "run").glob("cache-*.json")
     content = json.loads(path.read_text())
     assert path.name == f"cache-{content['key']}.json"
-    create(str(node / "cache" / f"{content['key']}.arena"), size)
+    make_file(node / "cache" / f"{content['key']}.arena", size)
     return content
 
 
