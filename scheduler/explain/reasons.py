@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.core.planning.pairing import pair_rate
+from scheduler.core.planning.pairing import packed_rate
 from scheduler.core.planning.round_inputs import kept_until_s
 from scheduler.core.state import SchedulerState
 from scheduler.explain import remedies
@@ -183,16 +183,13 @@ def _waits_for_leases(scene: Scene, holding: Holding) -> Finding:
 
 def _rate_beside(state: SchedulerState, job: Job, holding: Holding) -> str:
     """Describe the rate of a packed job, and where it comes from."""
-    bundle = holding.bundle
-    a, b = (state.jobs[name].spec.job_type for name in bundle.jobs)
-    rates = pair_rate(state, bundle.worker_type, a, b, bundle.gpus)
-    if rates is None:
+    beside = packed_rate(state, holding.bundle, job.id)
+    if beside is None:
         return ""
-    rate, sd = (rates.first, rates.first_sd) if bundle.jobs[0] == job.id else (rates.second, rates.second_sd)
     source = {"table": "from the throughput table", "measured": "measured"}.get(
-        rates.source, f"estimated from similar pairs, give or take {sd:.3g}"
+        beside.source, f"estimated from similar pairs, give or take {beside.sd:.3g}"
     )
-    return f"; beside the other job it makes {rate:.3g} steps/s ({source})"
+    return f"; beside the other job it makes {beside.rate:.3g} steps/s ({source})"
 
 
 def _running(scene: Scene, holding: Holding) -> Finding:

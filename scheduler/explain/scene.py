@@ -12,7 +12,7 @@ from heapq import nsmallest
 import numpy as np
 
 from scheduler.core.planning.kinds import rate_of
-from scheduler.core.planning.pairing import ESTIMATED, pair_rate
+from scheduler.core.planning.pairing import ESTIMATED, packed_rate
 from scheduler.core.planning.round_inputs import kept_until_s
 from scheduler.core.state import SchedulerState, Stores
 from scheduler.explain.answer import Holder, Way
@@ -333,11 +333,8 @@ def _until_now(state: SchedulerState, bundle: Bundle, now_s: float, row: int) ->
 def rate_in(state: SchedulerState, job: Job, bundle: Bundle, pools: dict[str, Pool]) -> tuple[float, bool]:
     """Return the rate of the job in a bundle, in steps per second, and whether the rate is a guess."""
     if len(bundle.jobs) > 1:
-        a, b = (state.jobs[name].spec.job_type for name in bundle.jobs)
-        rates = pair_rate(state, bundle.worker_type, a, b, bundle.gpus)
-        if rates is None:
-            return 0.0, False
-        return (rates.first if bundle.jobs[0] == job.id else rates.second), rates.source == ESTIMATED
+        beside = packed_rate(state, bundle, job.id)
+        return (0.0, False) if beside is None else (beside.rate, beside.source == ESTIMATED)
     pool = pools.get(bundle.worker_type)
     widest = pool.widest_node if pool is not None else bundle.gpus
     spread = not state.settings.consolidated_rates and bundle.gpus > widest

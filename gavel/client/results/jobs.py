@@ -25,6 +25,16 @@ class TerminalUse:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedRate:
+    """The rate of a job beside the one with which it shares GPUs, and where it comes from."""
+
+    steps_per_s: float
+    source: str  # "table", "measured" or "estimated"
+    # The standard deviation of an estimated rate.
+    sd_steps_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """The GPUs on which a job runs, and its lease of them."""
 
@@ -43,6 +53,8 @@ class Placement:
     terminal: TerminalUse | None = None  # only for interactive jobs
     # Since when all its GPUs have been idle, without a step; None: they are not, or not for long.
     idle_since: datetime | None = None
+    # The rate with which the scheduler counts beside `with_job`; None: the job is alone, or the rate is unknown.
+    packed_rate: PackedRate | None = None
 
     @property
     def nodes(self) -> tuple[str, ...]:

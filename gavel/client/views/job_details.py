@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gavel.client.jobs.spec import FIELDS, After, Container, Notify, Plan
-from gavel.client.results import Job, TerminalUse
+from gavel.client.results import Job, PackedRate, TerminalUse
 from gavel.client.results.files import FileList
 from gavel.client.views.job_text import few, gpus_requested, job_on, job_progress, job_ran_s
 from gavel.client.views.measured_text import measured_words
@@ -41,6 +41,8 @@ def history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
             yield "by plan", placement.plan
         if placement.rate:
             yield "rate", f"{short_number(placement.rate)} steps/s"
+        if placement.packed_rate is not None:
+            yield "packed", _packed(placement.packed_rate)
     if job.blocked_by:
         yield "waits for", few(job.blocked_by, 16)
     if done := _done(job):
@@ -119,6 +121,13 @@ def _terminal(job: str, use: TerminalUse, now: datetime) -> str:
         return f"attached; continues for {kept} without a client"
     left = kept if use.until is None else span(max((use.until - now).total_seconds(), 0.0))
     return f"not attached; continues for {left} unless `gavel attach {job}` comes back"
+
+
+def _packed(packed: PackedRate) -> str:
+    source = {"table": "from the throughput table", "measured": "measured"}.get(
+        packed.source, f"estimated from similar pairs ± {short_number(packed.sd_steps_per_s)}"
+    )
+    return f"{short_number(packed.steps_per_s)} steps/s beside the other job, {source}"
 
 
 def _until(end: datetime | None, now: datetime) -> str:

@@ -400,7 +400,7 @@ class Job(_message.Message):
     def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., why: _Optional[str] = ..., submitted: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., steps_done: _Optional[float] = ..., steps_saved: _Optional[float] = ..., run_s: _Optional[float] = ..., attempt: _Optional[int] = ..., failures: _Optional[int] = ..., node_failures: _Optional[int] = ..., preemptions: _Optional[int] = ..., cost: _Optional[float] = ..., blocked_by: _Optional[_Iterable[str]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., exit_code: _Optional[int] = ..., last_lines: _Optional[str] = ..., time_s: _Optional[_Mapping[str, float]] = ..., array_index: _Optional[int] = ..., gpu_s: _Optional[_Mapping[str, float]] = ..., nodes: _Optional[_Iterable[str]] = ..., measured: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("worker_type", "gpus", "with_job", "since", "until", "phase", "lease", "rate", "plan", "idle_since", "terminal")
+    __slots__ = ("worker_type", "gpus", "with_job", "since", "until", "phase", "lease", "rate", "plan", "idle_since", "terminal", "packed_rate")
     WORKER_TYPE_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     WITH_JOB_FIELD_NUMBER: _ClassVar[int]
@@ -412,6 +412,7 @@ class Placement(_message.Message):
     PLAN_FIELD_NUMBER: _ClassVar[int]
     IDLE_SINCE_FIELD_NUMBER: _ClassVar[int]
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    PACKED_RATE_FIELD_NUMBER: _ClassVar[int]
     worker_type: str
     gpus: _containers.RepeatedScalarFieldContainer[str]
     with_job: str
@@ -423,7 +424,18 @@ class Placement(_message.Message):
     plan: str
     idle_since: _timestamp_pb2.Timestamp
     terminal: TerminalUse
-    def __init__(self, worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ..., with_job: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., phase: _Optional[str] = ..., lease: _Optional[str] = ..., rate: _Optional[float] = ..., plan: _Optional[str] = ..., idle_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., terminal: _Optional[_Union[TerminalUse, _Mapping]] = ...) -> None: ...
+    packed_rate: PackedRate
+    def __init__(self, worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ..., with_job: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., phase: _Optional[str] = ..., lease: _Optional[str] = ..., rate: _Optional[float] = ..., plan: _Optional[str] = ..., idle_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., terminal: _Optional[_Union[TerminalUse, _Mapping]] = ..., packed_rate: _Optional[_Union[PackedRate, _Mapping]] = ...) -> None: ...
+
+class PackedRate(_message.Message):
+    __slots__ = ("steps_per_s", "source", "sd_steps_per_s")
+    STEPS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SD_STEPS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    steps_per_s: float
+    source: str
+    sd_steps_per_s: float
+    def __init__(self, steps_per_s: _Optional[float] = ..., source: _Optional[str] = ..., sd_steps_per_s: _Optional[float] = ...) -> None: ...
 
 class TerminalUse(_message.Message):
     __slots__ = ("attached", "keep_s", "until")

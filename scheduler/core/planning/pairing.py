@@ -12,6 +12,7 @@ from scheduler.core.planning.pair_estimates import estimates_of
 from scheduler.core.state import SchedulerState, Stores
 from scheduler.model.bounds import TABLE_RATE
 from scheduler.model.jobs import Job, JobSpec
+from scheduler.model.lease import Bundle
 from scheduler.model.throughput import RateKey
 
 if TYPE_CHECKING:
@@ -34,6 +35,16 @@ class PairRate(NamedTuple):
     # The standard deviations of both rates; 0 unless they are estimated.
     first_sd: float = 0.0
     second_sd: float = 0.0
+
+
+class PackedRate(NamedTuple):
+    """The steps per second of one job beside another, where they come from, and their standard deviation."""
+
+    rate: float
+    # table, measured or estimated.
+    source: str
+    # 0 unless it is estimated.
+    sd: float
 
 
 def pair_rate(state: SchedulerState, worker_type: str, first: str, second: str, gpus: int) -> PairRate | None:
@@ -68,6 +79,19 @@ def pair_rate(state: SchedulerState, worker_type: str, first: str, second: str, 
     if rate is None or other is None:
         return None
     return PairRate(TABLE_RATE.nearest(rate), TABLE_RATE.nearest(other), source, first_sd, second_sd)
+
+
+def packed_rate(state: SchedulerState, bundle: Bundle, job: str) -> PackedRate | None:
+    """Return the rate of a job beside the other one of its bundle; None if it runs alone, or if nothing tells it."""
+    if len(bundle.jobs) < 2:
+        return None
+    first, second = (state.jobs[name].spec.job_type for name in bundle.jobs)
+    rates = pair_rate(state, bundle.worker_type, first, second, bundle.gpus)
+    if rates is None:
+        return None
+    if bundle.jobs[0] == job:
+        return PackedRate(rates.first, rates.source, rates.first_sd)
+    return PackedRate(rates.second, rates.source, rates.second_sd)
 
 
 def pair_rates(

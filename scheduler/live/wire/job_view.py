@@ -9,6 +9,7 @@ from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.gavel.v1 import jobs_pb2
+from scheduler.core.planning.pairing import packed_rate
 from scheduler.core.state import SchedulerState
 from scheduler.explain import Explanation, render
 from scheduler.live.access.roles import Caller
@@ -114,6 +115,7 @@ def _placement(state: SchedulerState, holding: Holding, rates: Mapping[str, floa
     bundle, job = holding.bundle, holding.lease.job
     since_s = holding.granted_s if holding.started_s is None else holding.started_s
     idle_s = holding.idle_began_s
+    beside = packed_rate(state, bundle, job)
     return jobs_pb2.Placement(
         worker_type=bundle.worker_type,
         gpus=holding.lease.gpus,
@@ -125,6 +127,9 @@ def _placement(state: SchedulerState, holding: Holding, rates: Mapping[str, floa
         rate=rates.get(holding.lease.id, 0.0),
         plan=bundle.label,
         idle_since=None if idle_s is None else stamp(idle_s),
+        packed_rate=None
+        if beside is None
+        else jobs_pb2.PackedRate(steps_per_s=beside.rate, source=beside.source, sd_steps_per_s=beside.sd),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from gavel.client.results import TerminalUse
+from gavel.client.results import PackedRate, TerminalUse
 from gavel.client.views.job_details import history
 from gavel.client.views.job_text import job_where
 from tests.client.views.examples import (
@@ -38,6 +38,18 @@ def test_jobs(wording: Wording) -> None:
     for job in (WAITING, RUNNING, FAILED, stopping):
         wording(repr(job))
         wording(str(job))
+
+
+def test_the_rate_of_a_packed_job_has_its_source(wording: Wording) -> None:
+    """An estimate has its standard deviation; a job that is alone has no such line."""
+    for packed in (
+        PackedRate(4.25, "table", 0.0),
+        PackedRate(4.25, "measured", 0.0),
+        PackedRate(4.25, "estimated", 0.31),
+    ):
+        job = replace(RUNNING, placement=replace(PLACEMENT, with_job="7", packed_rate=packed))
+        wording(dict(history(job, NOW))["packed"])
+    assert "packed" not in dict(history(RUNNING, NOW))
 
 
 def test_a_queue_is_a_table(wording: Wording) -> None:

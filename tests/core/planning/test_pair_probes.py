@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler.core.messages import Progress
 from scheduler.core.planning import round_inputs
 from scheduler.core.planning.kinds import Kinds
-from scheduler.core.planning.pairing import ESTIMATED, pair_rate, pair_rates
+from scheduler.core.planning.pairing import ESTIMATED, packed_rate, pair_rate, pair_rates
 from scheduler.core.planning.probes import gpus_for_probes
 from scheduler.core.state import SchedulerState
 from scheduler.explain import Reason, explain
@@ -104,6 +104,9 @@ def test_a_pair_of_running_jobs_shares_gpus_for_a_round(desk_of: DeskOf) -> None
     rates = pair_rate(state, "v100", "x", "y", 1)
     assert rates is not None
     assert rates.source == "measured"
+    assert packed_rate(state, pair, "1") == (rates.first, "measured", 0.0)
+    assert packed_rate(state, pair, "2") == (rates.second, "measured", 0.0)
+    assert packed_rate(state, Bundle(("1",), "v100", 1), "1") is None
     desk.until(state.round.ends_s - 9.0)
     assert not probed(desk)
 
