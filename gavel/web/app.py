@@ -16,7 +16,9 @@ from starlette.routing import Match, Router
 from starlette.routing import Route as Path_
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gavel.client import calls
 from gavel.client.transport.following import Reading
+from gavel.client.views.measured_text import measured_words
 from gavel.web import streams
 from gavel.web.assets import FOLDER, INDEX, Assets
 from gavel.web.bodies import JSON, Content, content_of, sent, shared_response
@@ -111,7 +113,13 @@ class Gateway:
     ) -> streams.Stream:
         return streams.Stream(pieces, self.stopping, self.callers.limits.stream(token), media_type, file)
 
-    # ----------------------------------------------------------------------------------------------------- logs
+    # ------------------------------------------------------------------------------------------------ words, logs
+
+    async def measured(self, request: Request) -> Response:
+        """Answer with what a job has measured about itself, in the words of `gavel show`."""
+        caller = await self.callers.enter(request)
+        job = await self.upstream.call(calls.get(job=request.path_params["job"]), caller.token)
+        return await sent(request, list(measured_words(job.measured, job.spec.cpus)))
 
     async def logs(self, request: Request) -> ASGIApp:
         """Answer with the output of a job as events."""

@@ -1,4 +1,4 @@
-"""The addresses that no single method of the protocol answers: sessions, views of the mirror, logs."""
+"""The addresses that no single method of the protocol answers: sessions, views of the mirror, words, logs."""
 
 from __future__ import annotations
 
@@ -49,6 +49,12 @@ VIEWS = (
             "after": "The event after which to begin, from /v1/queue; absent: now. Last-Event-ID goes before it."
         },
         EVENT_STREAM,
+    ),
+    View(
+        "GET",
+        "/v1/jobs/{job}/measured",
+        "measured",
+        "Return what a job has measured about itself, as pairs of a name and a text for users.",
     ),
     View(
         "GET",

@@ -342,6 +342,7 @@ class Live:
         exits: tuple[Exit, ...] = (),
         trouble: str | None = None,
         idle_s: dict[str, float] | None = None,
+        measured: dict[str, dict[str, float]] | None = None,
     ) -> None:
         """Let a node report; return when the report is durable."""
         durable = asyncio.Event()
@@ -354,6 +355,7 @@ class Live:
             exits=exits,
             trouble=trouble,
             idle_s=idle_s,
+            measured=measured or {},
         )
         self.world.send(report, durable.set)
         await asyncio.wait_for(durable.wait(), DEADLINE_S)

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from gavel.client import Client, JobSpec
 from gavel.client.calls import Method
+from gavel.client.views.measured_text import measured_words
 from gavel.web.json_messages import to_json
 from gavel.web.routes import NOT_SERVED, ROUTES, STREAMS, WHOLE, Route
 from protos.gavel.v1 import cluster_pb2, history_pb2, jobs_pb2
@@ -249,3 +250,25 @@ def test_bodies_that_are_not_json_are_refused(site: Site, body: bytes) -> None:
 def test_another_verb_is_refused(site: Site) -> None:
     """An address that exists, with a verb that it does not have."""
     assert site.program(Role.ADMIN).request("DELETE", "/v1/policy").problem == (405, "method_not_allowed", "")
+
+
+def test_what_a_job_has_measured_has_the_words_of_the_command_line(site: Site, jobs: list[str]) -> None:
+    """The page shows the same sentences as `gavel show`, with what would help; an unknown job is refused."""
+    viewer = site.program(Role.VIEWER)
+    assert viewer.get(f"/v1/jobs/{jobs[1]}/measured").json == []
+    measured = {
+        "wait": 0.75,
+        "fetch": 0.74,
+        "prep": 0.01,
+        "gpu_rate": 100.0,
+        "prep_rate": 900.0,
+        "cached": 0.0,
+    }
+    lease = site.live.daemon.world.state.jobs[jobs[1]].lease
+    site.live.do(site.live.daemon.report("n1", measured={lease: measured}))
+    with Client(site.live.address, token=site.tokens[Role.VIEWER]) as client:
+        job = client.get(jobs[1])
+    words = dict(measured_words(job.measured, job.spec.cpus))
+    assert dict(viewer.get(f"/v1/jobs/{jobs[1]}/measured").json) == words
+    assert "all of its data in the node's cache would make it" in words["waits"]
+    assert viewer.get("/v1/jobs/4711/measured").problem[:2] == (404, "not_found")

@@ -4,7 +4,7 @@
 import { call, commandJobs, get, jobUrl } from "./api.js";
 import { ask, h, jobPath, notice } from "./dom.js";
 import { expected, linked, remedies, ways } from "./explanation.js";
-import { countOf, plain } from "./values.js";
+import { capital, countOf, plain } from "./values.js";
 
 /** States in which a job stays. */
 export const ENDED = ["completed", "failed", "cancelled"];
@@ -42,7 +42,7 @@ export async function explain(id, context) {
  * @param {string} action @param {any[]} jobs
  */
 export async function bulkCommand(action, jobs) {
-  const what = `${action[0].toUpperCase()}${action.slice(1)} ${countOf(jobs.length, "job")}`;
+  const what = `${capital(action)} ${countOf(jobs.length, "job")}`;
   const meaning = {
     cancel: "They end for good.",
     hold: "They save, give up their GPUs, and wait until they are released.",

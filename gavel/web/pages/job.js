@@ -10,7 +10,7 @@ import { LogPane } from "./log.js";
 import { Lanes, viewChoice } from "./picture.js";
 import { CAN, ENDED, bulkCommand, submit } from "./commands.js";
 import { leaseTable, lanesOf } from "./turns.js";
-import { ago, clock, countOf, gpuHours, number, percent, plain, seconds, shellWords, span } from "./values.js";
+import { ago, capital, clock, countOf, gpuHours, number, percent, plain, seconds, shellWords, span } from "./values.js";
 
 /** How many of the last leases are shown. */
 const LEASES = 500;
@@ -23,6 +23,8 @@ export function job(context, [id]) {
   let explanation = null;
   /** @type {any[]} */
   let leases = [];
+  /** @type {[string, string][]} */
+  let measured = [];
   let more = false;
   let problem = "";
   let view = "picture";
@@ -35,11 +37,12 @@ export function job(context, [id]) {
   async function load() {
     try {
       shown = await get(jobUrl(id));
-      const [timeline, answer] = await Promise.all([
+      const [timeline, answer, words] = await Promise.all([
         pages(`${jobUrl(id)}/timeline`, {}, "leases", LEASES),
         get(`${jobUrl(id)}:explain`).catch(() => null),
+        get(`${jobUrl(id)}/measured`).catch(() => []),
       ]);
-      [leases, more, explanation, problem] = [timeline.items, timeline.more, answer, ""];
+      [leases, more, explanation, measured, problem] = [timeline.items, timeline.more, answer, words, ""];
     } catch (error) {
       problem = /** @type {Error} */ (error).message;
     }
@@ -121,7 +124,7 @@ export function job(context, [id]) {
             "section",
             { "aria-label": "Facts" },
             h("div", { class: "head" }, h("h2", null, "Facts")),
-            facts(shown, now),
+            facts(shown, measured, now),
           ),
           explanation && remedies(explanation),
         ),
@@ -200,7 +203,7 @@ function actions(job, context, done) {
         class: action === "cancel" ? "danger" : null,
         onclick: () => bulkCommand(action, [row]).then(done),
       },
-      action[0].toUpperCase() + action.slice(1),
+      capital(action),
     );
   return [
     button("hold", CAN.hold(row)),
@@ -238,34 +241,8 @@ async function resubmit(job, context) {
   context.go(jobPath(answer.jobs[0]));
 }
 
-/**
- * How often a job saves, what that costs, and what a crash loses at most, as far as it has measured that.
- * @param {any} measured
- */
-function saves(measured) {
-  const { interval, step_s: step, overhead, loss_s: loss } = measured;
-  return [
-    interval ? `every ${countOf(Math.round(interval), "step")}${step ? ` (${span(interval * step)})` : ""}` : "",
-    overhead ? `costs ${percent(overhead)}` : "",
-    loss ? `at most ${span(loss)} are lost` : "",
-  ]
-    .filter(Boolean)
-    .join(", ");
-}
-
-/**
- * How long a job waits for its data, and which part of that for preparation and for reading, as far as it has measured that.
- * @param {any} measured
- */
-function waits(measured) {
-  const { wait, prep = 0, fetch = 0 } = measured;
-  if (!wait) return "";
-  const of = (/** @type {number} */ part) => percent((wait * part) / (prep + fetch));
-  return `${percent(wait)} of the time for data${prep + fetch ? `: ${of(prep)} preparation, ${of(fetch)} reading` : ""}`;
-}
-
-/** @param {any} job @param {number} now */
-function facts(job, now) {
+/** @param {any} job @param {[string, string][]} measured @param {number} now */
+function facts(job, measured, now) {
   const { spec = {}, placement } = job;
   const gpus =
     spec.gpus_max > (spec.gpus_min ?? spec.gpus ?? 1)
@@ -311,8 +288,7 @@ function facts(job, now) {
         : "",
     ],
     ["Saved", job.steps_saved ? `${number(job.steps_saved)} steps are in a checkpoint` : ""],
-    ["Saves", saves(job.measured || {})],
-    ["Waits", waits(job.measured || {})],
+    ...measured.map(([name, text]) => /** @type {[string, string]} */ ([capital(name), text])),
     ["Submitted", `${clock(seconds(job.submitted))}, ${ago(seconds(job.submitted), now)}`],
     ["Started", job.started ? clock(seconds(job.started)) : ""],
     ["Ended", job.ended ? `${clock(seconds(job.ended))}: ${plain(job.why, 200)}` : ""],

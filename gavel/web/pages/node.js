@@ -8,7 +8,7 @@ import { Lanes, viewChoice } from "./picture.js";
 import { readAgain } from "./reading.js";
 import { shortTable } from "./table.js";
 import { gpuLanes, leaseTable } from "./turns.js";
-import { ago, clock, number, plain, seconds } from "./values.js";
+import { ago, capital, clock, number, plain, seconds } from "./values.js";
 
 /** Turns of a node that its page shows. */
 const LEASES = 300;
@@ -195,7 +195,7 @@ function commands(node, done) {
         onclick: async () => {
           const reason = h("input", { maxlength: 256, autocomplete: "off" });
           const why = action !== "remove" && h("label", { class: "field" }, "Reason, for others (optional)", reason);
-          const title = `${action[0].toUpperCase()}${action.slice(1)} ${plain(node.name, 60)}`;
+          const title = `${capital(action)} ${plain(node.name, 60)}`;
           const answer = await ask(`${title}?`, [h("p", null, meaning[action]), why], {
             label: title,
             danger: action === "remove",
@@ -207,7 +207,7 @@ function commands(node, done) {
           done();
         },
       },
-      action[0].toUpperCase() + action.slice(1),
+      capital(action),
     );
   return [
     button("drain", !node.drained),

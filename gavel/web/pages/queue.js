@@ -5,7 +5,7 @@ import { get, withQuery } from "./api.js";
 import { CAN, ENDED, bulkCommand, explain, submit } from "./commands.js";
 import { announce, h, jobPath, link, notice, patch } from "./dom.js";
 import { WindowedTable } from "./table.js";
-import { clock, countOf, number, percent, plain, seconds, span } from "./values.js";
+import { capital, clock, countOf, number, percent, plain, seconds, span } from "./values.js";
 
 const STATES = ["running", "queued", "preempted", "held"];
 /** Ended jobs are read in one page, those that ended last. */
@@ -167,7 +167,7 @@ export function queue(context) {
                 class: action === "cancel" ? "danger" : null,
                 onclick: () => command(action, concerned),
               },
-              `${action[0].toUpperCase()}${action.slice(1)} ${concerned.length.toLocaleString("en")}`,
+              `${capital(action)} ${concerned.length.toLocaleString("en")}`,
             );
           }),
           h("button", { type: "button", class: "plain", onclick: () => (chosen.clear(), draw()) }, "Clear"),

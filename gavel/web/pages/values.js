@@ -20,6 +20,9 @@ export function plain(value, limit = CUT) {
     : text;
 }
 
+/** A word with a capital letter. @param {string} word */
+export const capital = (word) => word[0].toUpperCase() + word.slice(1);
+
 /**
  * A duration in whole units, as the command line writes it: 40s, 12m, 3h05m, 2d4h.
  * @param {number} seconds
