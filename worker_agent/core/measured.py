@@ -16,7 +16,7 @@ _MERGE: dict[str, Callable[[Iterable[float]], float]] = {
     **dict.fromkeys(("step_s", "stall_s", "durable_s", "final_save_s", "load_s"), max),
     **dict.fromkeys(("interval", "overhead", "loss_s", "wait", "fetch", "prep", "sample_bytes"), max),
     **dict.fromkeys(("gpu_rate", "prep_rate", "storage_rate", "cache_rate", "cached"), min),
-    "bytes": sum,
+    **dict.fromkeys(("bytes", "sent_bytes"), sum),
 }
 
 

@@ -11,7 +11,7 @@ FASTER = 1.05
 
 
 def measured_words(values: Mapping[str, float], cpus: float | None = None) -> Iterator[tuple[str, str]]:
-    """Yield how often a job saves and what that costs, what a restart takes, and how long it waits for data.
+    """Yield how often a job saves and what that costs, what a restart takes, how long it waits for data, what it sends.
 
     `cpus`: those of the job, if it states them.
     """
@@ -24,6 +24,8 @@ def measured_words(values: Mapping[str, float], cpus: float | None = None) -> It
         yield "restart", f"{total}: " + ", ".join(f"{duration(length)} {words}" for length, words in restart)
     if "wait" in values:
         yield "waits", _waits(values, cpus)
+    if "sent_bytes" in values:
+        yield "sends", f"{size(values['sent_bytes'])} a step, all ranks together"
 
 
 def _waits(values: Mapping[str, float], cpus: float | None) -> str:

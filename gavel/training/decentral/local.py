@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gavel.training import session
 from gavel.training.decentral.exchange import VALUES_MAX, Exchange, bytes_of, joined
 
 
@@ -30,6 +31,9 @@ class LocalTraining(ABC):
         if not 0 < values <= VALUES_MAX:
             raise ValueError(f"model has {values} weights to train; give one with 1 to {VALUES_MAX}")
         self.steps = 0
+        # The steps of this process, in which `bytes_sent` were sent.
+        self._steps_here = 0
+        self._session = session.current()
         # Called after each step and before the exchange, while the models differ most.
         self.before_share: list[Callable[[], None]] = []
         # The weights before the step to come.
@@ -60,6 +64,9 @@ class LocalTraining(ABC):
         for look in self.before_share:
             look()
         self.share()
+        self._steps_here += 1
+        if self._session is not None:
+            self._session.progress.measure(sent_bytes=self.bytes_sent / self._steps_here)
 
     @abstractmethod
     def share(self) -> None:

@@ -32,6 +32,7 @@ ALL = {
                 "waits": "38.0% of the time for data",
             },
         ),
+        ({"sent_bytes": 3e6}, {"sends": "2.86 MiB a step, all ranks together"}),
         ({"interval": 1.0, "final_save_s": 4.0}, {"saves": "every 1 step"}),
         ({"wait": 0.0}, {"waits": "0.0% of the time for data"}),
         (

@@ -22,6 +22,7 @@ from gavel.training.decentral.dgc import sparsity_at, values_sent  # noqa: E402
 from gavel.training.decentral.exchange import joined  # noqa: E402
 from gavel.training.decentral.local import LocalTraining  # noqa: E402
 from gavel.training.decentral.scout import Note, next_theta, objective  # noqa: E402
+from tests.training.leases import RunDirectory, under_a_lease  # noqa: E402
 
 RANKS = 3
 
@@ -94,6 +95,29 @@ def test_bytes_are_counted_exactly() -> None:
     assert sparse == [10 * (10 * 8 + 8)] * RANKS
     nothing = small(lambda model, sgd, exchange: Gaia(model, sgd, 1e5, exchange), 1)
     assert all(8 <= sent < 408 for sent in nothing)
+
+
+def test_bytes_go_to_what_the_job_measures(tmp_path: Path) -> None:
+    """The mean of a step counts, of the steps of this process: a resumed one does not count what it never sent."""
+
+    def train(local: LocalTraining, steps: int) -> None:
+        for _ in range(steps):
+            local.after_step()
+
+    with under_a_lease(RunDirectory(tmp_path).environ()) as session:
+
+        def rank(exchange: ThreadExchange) -> None:
+            model = torch.nn.Linear(10, 10, bias=False)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            local = FedAvg(model, optimizer, 5, exchange)
+            train(local, 10)
+            resumed = FedAvg(model, optimizer, 5, exchange)
+            resumed.exchange.bytes_sent = 0
+            resumed.load_state_dict(local.state_dict())
+            train(resumed, 10)
+
+        run_ranks(RANKS, rank)
+        assert session.progress.measured(1.0, 20)["sent_bytes"] == 2 * 400 / 10
 
 
 def test_what_is_not_sent_is_not_lost() -> None:
