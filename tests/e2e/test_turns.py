@@ -103,10 +103,11 @@ def test_two_packed_jobs_run_on_one_gpu_at_the_same_time(cluster: Cluster, go: P
             )
 
         eventually(together, "both run on the same GPU, each with the other")
-        shown, packed = cluster.answer("show", jobs[0]), cluster.job(jobs[0]).placement.packed_rate
-        assert "steps/s beside the other job, " in shown
-        assert packed is not None
-        assert packed.source in ("table", "measured")
+        placement = cluster.job(jobs[0]).placement
+        assert placement is not None
+        assert placement.packed_rate is not None
+        assert placement.packed_rate.source in ("table", "measured")
+        assert "steps/s beside the other job, " in cluster.answer("show", jobs[0])
         go.touch()
         assert [cluster.wait_until_completed(job).steps_done for job in jobs] == [30_000, 30_000]
         assert [cluster.json_lines(job)[-1]["sum"] for job in jobs] == [whole(30_000)] * 2

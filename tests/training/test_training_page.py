@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,31 +66,44 @@ def test_the_cached_data_set_reads_its_files(tmp_path: Path) -> None:
     assert printed == f"{list(range(20))}\n"
 
 
-def test_the_starved_script_wants_cpus(tmp_path: Path) -> None:
-    """The probe of the page's script, as typed there but shorter, names preparation, and CPUs as the cure."""
-    text = program_below(r"Is the GPU waiting for data\?")
-    (tmp_path / "starved.py").write_text(text)
-    (tmp_path / "pictures").mkdir()
+def probed(place: Path, heading: str, name: str, picture: bytes) -> dict[str, Any]:
+    """Return the answer of a probe of a script of the page, as typed there but shorter, on small pictures."""
+    (place / f"{name}.py").write_text(program_below(heading))
+    (place / "pictures").mkdir()
     for number in range(64):
-        (tmp_path / "pictures" / f"{number}.raw").write_bytes(bytes([number]) * 1024)
-    match = re.search(r"```yaml\n# starved.yaml\n(.*?)```", PAGE, re.DOTALL)
+        (place / "pictures" / f"{number}.raw").write_bytes(picture)
+    match = re.search(rf"```yaml\n# {name}.yaml\n(.*?)```", PAGE, re.DOTALL)
     assert match is not None
-    (tmp_path / "starved.yaml").write_text(match[1].replace("[python,", f"[{sys.executable},"))
-    command = ("gavel", "probe", "starved.yaml", "--local", "--data", "pictures", "--steps", "8", "--json")
+    (place / f"{name}.yaml").write_text(match[1].replace("[python,", f"[{sys.executable},"))
+    command = ("gavel", "probe", f"{name}.yaml", "--local", "--data", "pictures", "--steps", "8", "--json")
     done = subprocess.run(
         [sys.executable, "-m", *command],
-        cwd=tmp_path,
+        cwd=place,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    assert sorted(path.name for path in place.iterdir()) == ["pictures", f"{name}.py", f"{name}.yaml"]
+    answer: dict[str, Any] = json.loads(done.stdout)
+    assert (answer["loading"], answer["workers"], answer["cold"]["dropped"]) == ("workers", 2, 64)
+    return answer
+
+
+def test_the_starved_script_wants_cpus(tmp_path: Path) -> None:
+    """The probe names preparation as what the script waits for."""
+    answer = probed(tmp_path, r"Is the GPU waiting for data\?", "starved", bytes(1024))
     assert answer["prep"] > 0.2
     assert answer["prep"] > answer["fetch"]
-    assert (answer["loading"], answer["workers"], answer["cold"]["dropped"]) == ("workers", 2, 64)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["pictures", "starved.py", "starved.yaml"]
+
+
+def test_the_remote_script_wants_a_cache(tmp_path: Path) -> None:
+    """The probe names reading as what the script waits for, and the cache as the cure."""
+    answer = probed(tmp_path, "Cured by a cache", "remote", bytes(100_000))
+    assert answer["fetch"] > 0.2
+    assert answer["fetch"] > answer["prep"]
+    assert (answer["best"]["change"], answer["best"]["to"]) == ("cache", 1.0)
 
 
 def test_a_custom_loop_runs(tmp_path: Path) -> None:

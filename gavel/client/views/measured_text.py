@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from gavel.client.views.units import duration, size
 
-# More CPUs are worth a word if they make a job so many times as fast.
+# A change is worth a word if it makes a job so many times as fast.
 FASTER = 1.05
+# With such a part of the data cached, all of it may be: agents report this value when it has moved by a tenth.
+NEARLY_ALL = 0.9
 
 
 def measured_words(values: Mapping[str, float], cpus: float | None = None) -> Iterator[tuple[str, str]]:
@@ -37,15 +39,23 @@ def _waits(values: Mapping[str, float], cpus: float | None) -> str:
     prep, fetch = (wait * values.get(name, 0.0) / parts for name in ("prep", "fetch"))
     text += f": {prep:.1%} preparation, {fetch:.1%} reading"
     if "prep_rate" in values and "gpu_rate" in values and wait < 1:
-        from gavel.training.data.stalls import WORKERS, Step
-
-        model_s, prep_s = 1 / values["gpu_rate"], 1 / values["prep_rate"]
-        step = Step(model_s, prep_s, max(0.0, model_s / (1 - wait) - prep_s), WORKERS)
-        speedup = step.changed(cpus=2.0).rate / step.rate
-        if speedup >= FASTER:
-            more = f"{2 * cpus:g} CPUs instead of {cpus:g}" if cpus else "twice the CPUs"
-            text += f"; {more} would make it {speedup:.2g} x as fast"
+        text += _remedy(values, wait, cpus)
     return text
+
+
+def _remedy(values: Mapping[str, float], wait: float, cpus: float | None) -> str:
+    """Return the change that helps a loop with workers most, and the speed then; empty if none helps."""
+    from gavel.training.data.stalls import WORKERS, Step
+
+    model_s, prep_s = 1 / values["gpu_rate"], 1 / values["prep_rate"]
+    step = Step(model_s, prep_s, max(0.0, model_s / (1 - wait) - prep_s), WORKERS)
+    more = f"{2 * cpus:g} CPUs instead of {cpus:g}" if cpus else "twice the CPUs"
+    changes = [(step.changed(cpus=2.0), more)]
+    if values.get("cached", 0.0) < NEARLY_ALL:
+        changes.append((step.changed(cached=1.0), "all of its data in the node's cache"))
+    changed, words = max(changes, key=lambda change: change[0].rate)
+    speedup = changed.rate / step.rate
+    return f"; {words} would make it {speedup:.2g} x as fast" if speedup >= FASTER else ""
 
 
 def _saves(values: Mapping[str, float]) -> Iterator[str]:

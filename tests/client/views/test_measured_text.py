@@ -53,6 +53,14 @@ def test_only_what_was_measured_is_said(values: dict[str, float], words: dict[st
 
 
 STARVED = {"wait": 0.38, "prep": 0.31, "fetch": 0.07, "gpu_rate": 10.0, "prep_rate": 7.6}
+SLOW_STORAGE = {
+    "wait": 0.38,
+    "prep": 0.03,
+    "fetch": 0.35,
+    "gpu_rate": 10.0,
+    "prep_rate": 200.0,
+    "cached": 0.0,
+}
 
 
 @pytest.mark.parametrize(
@@ -61,12 +69,17 @@ STARVED = {"wait": 0.38, "prep": 0.31, "fetch": 0.07, "gpu_rate": 10.0, "prep_ra
         (STARVED, 3.0, "; 6 CPUs instead of 3 would make it 1.6 x as fast"),
         (STARVED, None, "; twice the CPUs would make it 1.6 x as fast"),
         # Reading limits the job, and CPUs do not read.
-        ({**STARVED, "prep_rate": 200.0}, 3.0, "31.0% preparation, 7.0% reading"),
+        (SLOW_STORAGE, 3.0, "35.0% reading; all of its data in the node's cache would make it 1.6 x as fast"),
+        ({**SLOW_STORAGE, "cached": 0.4}, None, "node's cache would make it 1.6 x as fast"),
+        # It is in the cache already.
+        ({**SLOW_STORAGE, "cached": 0.907}, 3.0, "35.0% reading"),
         # A loop that loads its own data uses no more CPUs.
         ({name: STARVED[name] for name in ("wait", "prep", "fetch", "gpu_rate")}, 3.0, "7.0% reading"),
         ({**STARVED, "wait": 1.0}, 3.0, "reading"),
     ],
 )
-def test_cpus_that_would_help_are_named(values: dict[str, float], cpus: float | None, end: str) -> None:
-    """Twice the CPUs are named where workers that prepare too slowly hold the model up."""
+def test_the_change_that_would_help_most_is_named(
+    values: dict[str, float], cpus: float | None, end: str
+) -> None:
+    """Twice the CPUs where workers that prepare too slowly hold the model up; the cache where reading does."""
     assert dict(measured_words(values, cpus))["waits"].endswith(end)

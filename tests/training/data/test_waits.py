@@ -54,6 +54,36 @@ def test_counters_divide_the_wait_and_give_rates() -> None:
     assert (half["cached"], half["cache_rate"], half["storage_rate"]) == pytest.approx((0.5, 50.0, 50.0))
 
 
+def test_waits_are_recent() -> None:
+    """A minute after an epoch from storage, only what comes from the cache counts; rates are those of all the time."""
+    data = loader()
+    waits = Waits(data)
+    # 40 s of waiting for 0.7 s of each second, then 80 s of waiting for 0.05 s.
+    for second in range(1, 121):
+        cold = second <= 40
+        waits.waited_s += 0.7 if cold else 0.05
+        data.dataset.counters.add(fetch_s=0.5 if cold else 0.001, prepare_s=0.005, from_cache=not cold)
+        values = waits.measured(second, 1.0)
+        if second == 40:
+            assert (values["wait"], values["cached"]) == pytest.approx((0.7, 0.0))
+            assert values["fetch"] > 10 * values["prep"]
+    assert (values["wait"], values["cached"]) == pytest.approx((0.05, 1.0))
+    assert values["prep"] > values["fetch"]
+    assert values["gpu_rate"] == pytest.approx(120 / (120 - 40 * 0.7 - 80 * 0.05))
+
+
+def test_of_long_steps_some_count() -> None:
+    """A minute may have no step that takes five; the waits are those of the last twenty steps, whenever one looks."""
+    waits = Waits([1])
+    for step in range(1, 61):
+        waits.waited_s += 30.0 if step <= 30 else 150.0
+        for second in range(0, 300, 20):
+            wait = waits.measured(step * 300.0 + second, 300.0)["wait"]
+        if step == 30:
+            assert wait == pytest.approx(0.1, rel=0.1)
+    assert wait == pytest.approx(0.5, rel=0.1)
+
+
 @pytest.mark.parametrize(("workers", "batch"), [(0, 4), (None, 4), (2, None), (2, 0)])
 def test_a_loop_that_loads_its_own_data_has_no_rates_of_loading(workers: Any, batch: Any) -> None:
     """More CPUs would not help it, so no such rate may promise that they do."""
