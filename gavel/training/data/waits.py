@@ -18,7 +18,7 @@ MARK_S = 1.0
 
 
 class Mark(NamedTuple):
-    """What a loop had waited and counted after so many seconds of steps."""
+    """The waits and the counts of a loop after so many seconds of steps."""
 
     stepping_s: float = 0.0
     waited_s: float = 0.0
