@@ -35,7 +35,9 @@ _SUM = struct.Struct("<I")
 _MEMBER, _BATCH, _CLAIM, _NEW = "member-", ".batch", ".claim", "new-"
 # How often to look which members live.
 LOOK_S = 0.5
-WAIT_S = 0.002
+# How long to wait for a batch before looking again: half as long as it has been waited for, between these limits. A
+# member that comes late by that finds the next batches prepared, so looking more often would only take processor time.
+WAIT_S, WAIT_MAX_S = 0.001, 0.02
 # Batches ahead of the slowest member, per member, and the memory that all batches may take.
 AHEAD = 4
 ROOM_BYTES = 5_000_000_000
@@ -252,7 +254,7 @@ class Staging:
             return
         if waited_s >= self._patience_s:
             self._leave_behind(number)
-        self._sleep(WAIT_S)
+        self._sleep(min(max(waited_s / 2, WAIT_S), WAIT_MAX_S))
 
     def _look_again(self) -> None:
         if self._clock() - self._looked_s >= LOOK_S:
