@@ -36,6 +36,7 @@ STARTS, BESIDE = 3, 5
 NEIGHBOURS = 2
 # A step that takes more medians is late.
 LATE = 2.0
+TIME_OVER = "  too few checkpoints in the time for this case"
 BUSY = """
 from benchmarks.checkpoint_ways import Training
 training = Training(25)
@@ -175,6 +176,9 @@ def bound(megabytes: float, overhead: float, checkpoints: int) -> None:
     with training_loop(megabytes, overhead) as loop:
         loop.run(SKIPPED + checkpoints + 1)
     saved = loop.saved()[SKIPPED:]
+    if not saved:
+        print(TIME_OVER)
+        return
     values = [entry.overhead for entry in saved]
     cpu = statistics.median(entry.overhead_cpu for entry in saved)
     estimate = statistics.median(entry.estimate for entry in saved)
@@ -226,6 +230,9 @@ def signal_all(processes: list[subprocess.Popen[bytes]], number: signal.Signals)
 
 def print_neighbour(saved: list[Saved], starts: list[int], overhead: float) -> None:
     """Print the first checkpoints after each start of the neighbours, and those from the third on together."""
+    if starts[0] <= SKIPPED:
+        print(TIME_OVER)
+        return
     alone = statistics.median(entry.overhead for entry in saved[SKIPPED : starts[0]])
     print(f"  alone {alone:.2%}; beside {NEIGHBOURS} neighbours, cost/interval of each checkpoint:")
     late = []
@@ -235,7 +242,7 @@ def print_neighbour(saved: list[Saved], starts: list[int], overhead: float) -> N
         print("   ", "  ".join(f"{entry.overhead:.1%}/{entry.interval}" for entry in beside))
         late += [entry.overhead for entry in beside[2:]]
     if not late:
-        print("  no checkpoint was the third of a start: the time was over")
+        print(TIME_OVER)
         return
     middle = statistics.median(late)
     print(
