@@ -34,10 +34,12 @@ def test_a_starved_job_is_named_by_the_probe_and_cured_by_the_cache(cluster: Clu
 
     # Before: the running job says what it waits for, and what would help.
     job = cluster.submit("slow_storage.py", data, go)
-    starved = cluster.until(job, lambda it: "prep_rate" in it.measured, "has measured its waits").measured
+    rates = {"gpu_rate", "prep_rate"}
+    starved = cluster.until(job, lambda it: rates <= it.measured.keys(), "has measured its waits").measured
     assert starved["wait"] > 0.5
     assert starved["fetch"] > 5 * starved["prep"]
-    assert "all of its data in the node's cache would make it" in cluster.answer("show", job)
+    cure = "all of its data in the node's cache would make it"
+    eventually(lambda: cure in cluster.answer("show", job), "the cache is named")
     go.touch()
     cluster.wait_until_completed(job)
 
@@ -76,7 +78,7 @@ def test_a_starved_job_is_named_by_the_probe_and_cured_by_the_cache(cluster: Clu
     assert epochs()[0]["rate"] < 0.5 * predicted
     words = cluster.answer("show", job)
     assert "waits" in words
-    assert "cache would make it" not in words
+    assert cure not in words
     go.touch()
     cluster.wait_until_completed(job)
     # The first epoch reads each file once, and no later one reads any.
