@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import checkfreq, reference_cache, reference_estimator, reference_skew
+from benchmarks import checkfreq, reference_cache, reference_cpu, reference_estimator, reference_skew
 from benchmarks.reference_checks import Check, NotChecked
 from gavel.training.data.stalls import fetch_rate, fractions, what_if
 from gavel.training.interval import choose, young_s
@@ -94,6 +94,10 @@ PARTS: dict[str, Callable[[Values], Iterator[Check | NotChecked]]] = {
     "estimator": reference_estimator.check_case,
     "skew": reference_skew.check_case,
 }
+# Parts whose cases need each other.
+WHOLE_PARTS: dict[str, Callable[[list[Values]], Iterator[Check | NotChecked]]] = {
+    "cpu": reference_cpu.check_cases,
+}
 # Where a case names a value otherwise than our code.
 NAMES = {"gavel-interval-": {"interval": "steps"}}
 
@@ -108,6 +112,9 @@ def topics(document: Values) -> dict[str, Any]:
 
 def check_part(cases: list[Values]) -> Iterator[Check | NotChecked]:
     """Check the cases of one part."""
+    if cases and cases[0]["part"] in WHOLE_PARTS:
+        yield from WHOLE_PARTS[cases[0]["part"]](cases)
+        return
     for case in cases:
         prefix = next((prefix for prefix in ANSWERS if case["id"].startswith(prefix)), None)
         if case["part"] in PARTS:

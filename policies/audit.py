@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from policies.engine.cpus import supply
 from policies.engine.quotas import not_too_wide
 from policies.engine.sparse import stack
 from policies.errors import InvalidAnswer, name_some
-from policies.problem import ANY_TYPE, JOBS, Allocation, Floats, Problem
+from policies.problem import ANY_TYPE, JOBS, Allocation, Bools, Floats, Problem
 
 TOLERANCE = 1e-6
 # The scheduler's journal keeps the notes of foreign code.
@@ -80,6 +81,11 @@ def audit(problem: Problem, allocation: Allocation) -> list[str]:
     for kind in np.flatnonzero(gpus_in_use > problem.capacity * (1 + TOLERANCE) + TOLERANCE).tolist():
         name = problem.worker_types[kind]
         faults.append(f"{name}: {gpus_in_use[kind]:.9g} GPUs allocated of {problem.capacity[kind]:g}")
+    cpus_in_use = np.zeros(len(problem.worker_types))
+    np.add.at(cpus_in_use, columns.worker_type, share * columns.cpus)
+    for kind in np.flatnonzero(cpus_in_use > problem.cpus * (1 + TOLERANCE) + TOLERANCE).tolist():
+        name = problem.worker_types[kind]
+        faults.append(f"{name}: {cpus_in_use[kind]:.9g} CPUs allocated of {problem.cpus[kind]:g}")
     in_use = gpus_by_quota(problem, share)
     for quota in np.flatnonzero(in_use > problem.quotas.gpus * (1 + TOLERANCE) + TOLERANCE)[:5].tolist():
         name, most = problem.quotas.names[quota], problem.quotas.gpus[quota]
@@ -97,7 +103,9 @@ def audit(problem: Problem, allocation: Allocation) -> list[str]:
         and allocation.policy.startswith("hierarchical")
         and "blind" not in allocation.policy
     ):
-        faults += _idle_beside_waiting(problem, gpus_in_use, busy, in_use)
+        no_cpus_left = cpus_in_use > problem.cpus * (1 - 1e-4) - 1e-4
+        can_start = ~no_cpus_left[columns.worker_type] | (columns.cpus == 0)
+        faults += _idle_beside_waiting(problem, gpus_in_use, busy, in_use, can_start)
     return faults
 
 
@@ -143,10 +151,12 @@ def _time_shares(problem: Problem, share: Floats) -> Floats:
     return busy
 
 
-def _idle_beside_waiting(problem: Problem, gpus_in_use: Floats, busy: Floats, in_use: Floats) -> list[str]:
+def _idle_beside_waiting(
+    problem: Problem, gpus_in_use: Floats, busy: Floats, in_use: Floats, can_start: Bools
+) -> list[str]:
     """Return a fault if a tenant has a waiting job although GPUs on which it could run are idle.
 
-    `in_use` are the GPUs in use under each quota.
+    `in_use` are the GPUs in use under each quota; `can_start` [k] are the columns for which CPUs are left.
     """
     columns = problem.columns
     idle = gpus_in_use < problem.capacity * (1 - 1e-4) - 1e-4
@@ -154,7 +164,7 @@ def _idle_beside_waiting(problem: Problem, gpus_in_use: Floats, busy: Floats, in
     wasted = idle[columns.worker_type] & waiting[columns.first] & ~columns.is_pair & (columns.first_rate > 0)
     full = in_use > problem.quotas.gpus * (1 - 1e-4) - 1e-4
     # No quota admits a column that is wider than it, however little of it is in use.
-    wasted &= not_too_wide(problem)
+    wasted &= not_too_wide(problem) & can_start
     wasted &= ~(problem.quota_use.T @ full.astype(float)).astype(bool)
     tenants = sorted({problem.jobs.tenant[row] for row in columns.first[wasted].tolist()})
     return [f"tenant {name_some(tenants)} has jobs waiting beside idle GPUs"] if tenants else []
@@ -165,7 +175,7 @@ def could_gain(problem: Problem, allocation: Allocation, tolerance: float = 1e-5
     # Imported here, because all modules of `policies` are imported to list the policies.
     from scipy.optimize import linprog
 
-    rates = problem.rates
+    rates, (use, limits) = problem.rates, supply(problem)
     rate = rates @ allocation.time_share
     best_rate = np.maximum(rates.largest() * problem.jobs.count, 1e-300)
     # The tolerance is relative to each job's own rate, so that a slow job keeps its rate, too.
@@ -177,10 +187,10 @@ def could_gain(problem: Problem, allocation: Allocation, tolerance: float = 1e-5
         result = solver(
             -(rates.T @ (1.0 / best_rate)),
             A_ub=stack(
-                problem.membership, problem.occupancy, problem.quota_use, rates.scale_rows(-1.0 / unit)
+                problem.membership, use, problem.quota_use, rates.scale_rows(-1.0 / unit)
             ).compressed(),
             b_ub=np.concatenate(
-                [problem.jobs.count, problem.capacity, problem.quotas.gpus, -rate / unit * (1 - slack)]
+                [problem.jobs.count, limits, problem.quotas.gpus, -rate / unit * (1 - slack)]
             ),
             method="highs",
         )

@@ -33,6 +33,7 @@ from policies.engine.tables import (
     per_row,
     store,
 )
+from policies.engine.ways import column_keys, label_codes, way_codes, within_fair_cpus
 from policies.errors import ProblemError, name_some
 
 __all__ = [
@@ -62,6 +63,8 @@ class Problem:
     columns: Columns
     worker_types: tuple[str, ...]
     capacity: Floats
+    # The CPUs of each type; infinite if they are not limited.
+    cpus: Floats = per_row(np.inf)
     price_per_gpu_hour: Floats = per_row(np.nan)
     tenants: tuple[Tenant, ...] = ()
     quotas: Quotas = NO_QUOTAS
@@ -81,6 +84,8 @@ class Problem:
 
         store(self, "capacity", floats("problem", "capacity", self.capacity, len(types)))
         check_values(self.capacity, "capacity", where, least=0.0)
+        store(self, "cpus", floats("problem", "cpus", self.cpus, len(types)))
+        check_values(self.cpus, "cpus", where, least=0.0, infinite_ok=True)
         price = floats("problem", "price_per_gpu_hour", self.price_per_gpu_hour, len(types))
         store(self, "price_per_gpu_hour", price)
         check_values(price, "price_per_gpu_hour", where, least=0.0, nan_ok=True)
@@ -106,7 +111,7 @@ class Problem:
                     f"column {bad[0]}{job_name}: {field} is {rows[bad[0]]}, "
                     f"but there are {size} {kind}s (0 to {size - 1})"
                 )
-        for field in ("first_rate", "second_rate"):
+        for field in ("first_rate", "second_rate", "cpus"):
             check_values(getattr(columns, field), field, self.describe, least=0.0)
         with_itself = (columns.second == columns.first) if self.any_pairs else np.zeros(0, bool)
         if with_itself.any() and (with_itself := with_itself & (self.jobs.count[columns.first] < 2)).any():
@@ -157,39 +162,17 @@ class Problem:
     @cached_property
     def label_code(self) -> Ints:
         """[k] The label of each column as a number, in the order of the names."""
-        names = sorted(set(self.columns.label))
-        if len(names) <= 1:
-            return np.zeros(len(self.columns), dtype=np.int64)
-        code = {name: i for i, name in enumerate(names)}
-        return np.fromiter((code[name] for name in self.columns.label), np.int64, len(self.columns))
+        return label_codes(self.columns)
 
     @cached_property
     def way(self) -> Ints:
-        """[k] Worker type, GPUs and label of each column as one number: the way to run its job."""
-        columns = self.columns
-        if not len(columns):
-            return np.zeros(0, dtype=np.int64)
-        labels = int(self.label_code.max()) + 1
-        widths = int(columns.gpus.max()) + 1
-        return (columns.worker_type * widths + columns.gpus) * labels + self.label_code
+        """[k] Worker type, GPUs, label and CPUs of each column as one number: the way to run its job."""
+        return way_codes(self.columns, self.label_code)
 
     @cached_property
     def column_key(self) -> Ints:
         """[k] A number for each column, equal only for equal columns. Its order is the canonical order of columns."""
-        columns, n = self.columns, len(self.jobs)
-        low, high = columns.first, columns.second
-        if self.any_pairs:
-            pair = columns.is_pair
-            low, high = (
-                np.where(pair, np.minimum(low, high), low),
-                np.where(pair, np.maximum(low, high), ALONE),
-            )
-        ways = int(self.way.max()) + 1 if len(columns) else 1
-        way = self.way
-        if (n + 1) ** 2 * ways >= 2**63:
-            # These numbers would not fit 63 bits, so number only the ways that occur.
-            ways, way = len(np.unique(way)), np.unique(way, return_inverse=True)[1]
-        return np.asarray((low * (n + 1) + high + 1) * ways + way)
+        return column_keys(self.columns, self.way, len(self.jobs))
 
     @cached_property
     def in_order(self) -> bool:
@@ -202,18 +185,21 @@ class Problem:
         """[n × t] The column whose rate is T_mj, the rate of a job on a type; -1 if the job cannot run there.
 
         It is the solo column at the requested width with an empty label. If there is none, it is the best solo column
-        of that width; if no solo column has that width, it is the one with the best rate per GPU.
+        of that width; if no solo column has that width, it is the one with the best rate per GPU. Columns that need no
+        more CPUs than the fair share of their GPUs come before all others.
         """
         columns, shape = self.columns, (len(self.jobs), len(self.worker_types))
         chosen = np.full(shape, ALONE, dtype=np.int64)
         works = columns.first_rate > 0
         solo = np.flatnonzero(works & ~columns.is_pair if self.any_pairs else works)
         as_wide = columns.gpus[solo] == self.jobs.gpus[columns.first[solo]]
-        labelled = any(columns.label)
-        if labelled or not as_wide.all():
+        labelled, many_cpus = any(columns.label), bool(columns.cpus.any())
+        if labelled or many_cpus or not as_wide.all():
             # The last column written remains, so the worst is written first.
             plain = np.fromiter((not name for name in columns.label), bool, len(columns))[solo]
             merit = np.where(as_wide & plain, 2, np.where(as_wide, 1, 0))
+            if many_cpus:
+                merit = merit + 3 * within_fair_cpus(columns, self.capacity, self.cpus)[solo]
             solo = solo[np.lexsort((-solo, columns.first_rate[solo] / columns.gpus[solo], merit))]
         chosen[columns.first[solo], columns.worker_type[solo]] = solo
         return chosen
@@ -299,8 +285,9 @@ class Problem:
         if columns.second[column] != ALONE:
             jobs.append(self.jobs.ids[columns.second[column]])
         label = f" ({columns.label[column]})" if columns.label[column] else ""
+        cpus = f" with {columns.cpus[column]:g} CPUs" if columns.cpus[column] else ""
         kind = self.worker_types[columns.worker_type[column]]
-        return f"{' + '.join(repr(j) for j in jobs)} on {columns.gpus[column]} × {kind}{label}"
+        return f"{' + '.join(repr(j) for j in jobs)} on {columns.gpus[column]} × {kind}{cpus}{label}"
 
     def restrict(self, rows: Ints, columns: Ints) -> Problem:
         """Return the problem restricted to these rows of jobs and these columns, in this order."""

@@ -1,14 +1,14 @@
 """The building blocks of every linear policy: shares, capacity, rates, solve.
 
 A `Program` holds the rules of every answer (no job runs for more than all of the time, no type gives more GPUs than it
-has, no jobs exceed a quota) and answers two questions about the effective rates E = rates @ shares:
+has, CPUs are enough, no jobs exceed a quota) and answers two questions about the effective rates E = rates @ shares:
 
     maximise(gain)     the shares with the greatest gain @ x, every E_m at least its floor
     raise_all(need)    the greatest level λ at which every E_m >= λ * need_m can be met
 
-Both answers come with prices: `price` per GPU of a type, `worth` per unit of a job's rate, `rent` per unit of a job's
-time, `toll` per GPU under a quota. For any shares, worth @ E <= price @ capacity + rent @ count + toll @ quotas, which
-is `Program.bound`. From this inequality the max-min policies derive which jobs are stuck, and at which level.
+Both answers come with prices: `price` per GPU of a type and per CPU, `worth` per unit of a job's rate, `rent` per unit
+of a job's time, `toll` per GPU under a quota. `Program.bound` is that for any shares, worth @ E <= price @ supply +
+rent @ count + toll @ quotas. From this inequality the max-min policies derive which jobs are stuck, and at which level.
 `raise_then_improve` asks both questions, and skips a question if the answer to the other already contains its answer.
 """
 
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from policies.engine.cpus import supply
 from policies.engine.prices import seems_affordable
 from policies.engine.solvers import MANY_COLUMNS, Answer, LinearProgram, Start, solve_lp, solve_milp, try_lp
 from policies.engine.sparse import Sparse, beside, column, diagonal, identity, row, stack, zeros
@@ -74,9 +75,11 @@ class Program:
         # The columns that can do work.
         self.usable: Ints = np.flatnonzero(usable)
         self.rates: Sparse = problem.rates.columns(self.usable)
-        rules = (problem.membership, problem.occupancy, *([problem.quota_use] if len(problem.quotas) else []))
+        # What columns take of the GPUs of each type and of CPUs that can run out, and what the cluster has of them.
+        self.supply_use, self.supply = supply(problem)
+        rules = (problem.membership, self.supply_use, *([problem.quota_use] if len(problem.quotas) else []))
         self._rules = stack(*rules).columns(self.usable)
-        self._rule_limits = np.concatenate([self.count, problem.capacity, problem.quotas.gpus])
+        self._rule_limits = np.concatenate([self.count, self.supply, problem.quotas.gpus])
         self._first, self._second = columns.first[self.usable], columns.second[self.usable]
         self._no_pairs = not problem.any_pairs or bool((self._second == ALONE).all())
         self._block = self._first if self._no_pairs and len(problem.quotas) <= QUOTAS_MAX else None
@@ -104,8 +107,8 @@ class Program:
         for job in np.unique(columns.first[solo[columns.gpus[solo] > room]]).tolist():
             # The job is wider than some type, so even alone it cannot run there all of the time.
             own = solo[columns.first[solo] == job]
-            rows = stack(row(np.ones(len(own))), self.problem.occupancy.columns(own))
-            limit = np.concatenate([[1.0], self.problem.capacity])
+            rows = stack(row(np.ones(len(own))), self.supply_use.columns(own))
+            limit = np.concatenate([[1.0], self.supply])
             best[job] = (
                 columns.first_rate[own] @ solve_lp(LinearProgram(-columns.first_rate[own], rows, limit)).x
             )
@@ -253,7 +256,7 @@ class Program:
         """
         n, inside = len(self.count), np.flatnonzero(part >= 0)
         columns = np.flatnonzero(part[self._first] >= 0)
-        rules = np.concatenate([inside, n + len(self.problem.capacity) + quotas])
+        rules = np.concatenate([inside, n + len(self.supply) + quotas])
         owner, parts, k = part[inside], int(part.max()) + 1, len(columns)
         scaled_need = need[inside] / self._size[inside]
         highest = np.zeros(parts)
@@ -280,7 +283,7 @@ class Program:
         rent[inside] = answer.dual[: len(inside)] * unit[owner]
         toll[quotas] = answer.dual[len(inside) : len(rules)] * unit[part_of[quotas]]
         worth[inside] = answer.dual[len(rules) :] * unit[owner] / self._size[inside]
-        none = np.zeros(len(self.problem.capacity))
+        none = np.zeros(len(self.supply))
         levels = answer.x[k:] * unit
         point = Point(np.zeros(0), float(levels.min()), none, worth, rent, answer.optimal, toll)
         return levels, point
@@ -324,7 +327,7 @@ class Program:
                 "policy": policy,
                 "time_share": even_widths(self.problem, self.usable, point.shares),
                 "value": point.value,
-                "price": point.price,
+                "price": point.price[: len(self.problem.capacity)],
                 "isolated_rate": self.isolated_rate,
                 "backfill": np.ones(len(self.problem.columns), dtype=bool),
                 "optimal": point.optimal,
@@ -349,7 +352,7 @@ class Program:
 
     def bound(self, point: Point) -> float:
         """Return the bound on `worth @ E` that the prices of a point prove."""
-        of_gpus = point.price @ self.problem.capacity + point.rent @ self.count
+        of_gpus = point.price @ self.supply + point.rent @ self.count
         return float(of_gpus + point.toll @ self.problem.quotas.gpus)
 
     def is_free_of_tolls(self, point: Point) -> bool:
@@ -357,9 +360,11 @@ class Program:
         return float(point.toll @ self.problem.quotas.gpus) <= MET * abs(self.bound(point))
 
     def gpu_cost(self, point: Point) -> Floats:
-        """[usable] Return the cost of the GPUs of each usable column: their price, and the tolls of its quotas."""
+        """[usable] Return the cost of the GPUs and CPUs of each usable column: their price, and the tolls of quotas."""
         columns = self.problem.columns
         cost = columns.gpus[self.usable] * point.price[columns.worker_type[self.usable]]
+        if len(self.supply) > len(self.problem.capacity):
+            cost = self.supply_use.columns(self.usable).T @ point.price
         if len(self.problem.quotas):
             cost = cost + self.problem.quota_use.columns(self.usable).T @ point.toll
         return np.asarray(cost)
@@ -382,5 +387,5 @@ class Program:
         n = len(self.count)
         shares = np.zeros(len(self.problem.columns))
         shares[self.usable] = x
-        price, toll = np.split(dual[n : len(self._rule_limits)], [len(self.problem.capacity)])
+        price, toll = np.split(dual[n : len(self._rule_limits)], [len(self.supply)])
         return Point(shares, value, price, worth, dual[:n], optimal, toll)

@@ -25,6 +25,7 @@ import numpy as np
 import policies
 from policies.audit import as_answer
 from policies.engine.checks import derived
+from policies.engine.cpus import enough_cpus, fair_cpus
 from policies.engine.grouping import FACTS, group
 from policies.engine.quotas import add_as_exceeded, exceeded, not_too_wide, within
 from policies.engine.solvers import time_limit
@@ -37,7 +38,7 @@ from policies.errors import (
     fault_of,
     name_some,
 )
-from policies.problem import Allocation, Floats, Policy, Problem, Quotas
+from policies.problem import Allocation, Bools, Floats, Policy, Problem, Quotas
 from policies.reference import isolated_rates
 from policies.specs import parse
 from policies.transforms import Blind, runnable, with_pairs, without_pairs
@@ -268,6 +269,8 @@ def _run(
         why = "they have no positive rate on any worker type of the cluster"
         if not not_too_wide(problem).all():
             why += ", or no quota admits them"
+        if not enough_cpus(problem).all():
+            why += ", or none has the CPUs that they need"
         notes = (f"left out, because {why}: {name_some(ids)}",)
     share, backfill = np.zeros(len(problem.columns)), np.zeros(len(problem.columns), dtype=bool)
     isolated = np.zeros(len(problem.jobs))
@@ -307,6 +310,10 @@ def _solve(
     problem: Problem,
 ) -> Allocation:
     """Apply modifiers and grouping, call the policy, and return its answer for the columns of the problem."""
+    if "blind" in options and not (fair := fair_cpus(problem)).all():
+        # A policy that does not know how fast types are does not know either what more CPUs would do.
+        seen = problem.restrict(np.arange(len(problem.jobs)), np.flatnonzero(fair))
+        return _among(fair, _solve(chosen, arguments, options, seen))
     blind = Blind.of(problem, **options["blind"]) if "blind" in options else None
     visible = blind.problem if blind else problem
     keep = with_pairs(visible) if chosen.pairs or "packing" in options else without_pairs(visible)
@@ -317,10 +324,13 @@ def _solve(
     if blind and chosen.spread:
         answer = replace(answer, time_share=blind.spread(grouped, answer.time_share))
     answer = ungroup(answer)
-    if keep.all():
-        return answer
-    shares, backfill = np.zeros(len(keep)), np.zeros(len(keep), dtype=bool)
-    shares[keep], backfill[keep] = answer.time_share, answer.backfill
+    return answer if keep.all() else _among(keep, answer)
+
+
+def _among(chosen: Bools, answer: Allocation) -> Allocation:
+    """Return an answer for the chosen columns as one for all columns; the others have no share."""
+    shares, backfill = np.zeros(len(chosen)), np.zeros(len(chosen), dtype=bool)
+    shares[chosen], backfill[chosen] = answer.time_share, answer.backfill
     return replace(answer, time_share=shares, backfill=backfill)
 
 
@@ -344,10 +354,11 @@ def _call(chosen: Entry, arguments: Mapping[str, Any], problem: Problem) -> Allo
     if not chosen.origin:
         return answer
     try:
-        clean = as_answer(derived(problem, quotas=Quotas()), answer)
+        unlimited = np.full(len(problem.worker_types), np.inf)
+        clean = as_answer(derived(problem, quotas=Quotas(), cpus=unlimited), answer)
     except InvalidAnswer as fault:
         raise InvalidAnswer(f"{chosen.name} returned an invalid answer: {fault} ({_lines(chosen)})") from None
-    # Policies of users need not know quotas.
+    # Policies of users need to know neither quotas nor CPUs.
     return replace(clean, time_share=within(problem, clean.time_share))
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.engine.checks import derived
+from policies.engine.cpus import enough_cpus
 from policies.engine.quotas import gpu_rules, not_too_wide
 from policies.engine.solvers import run_clarabel, zero_and_nonnegative
 from policies.engine.sparse import Sparse, identity, stack
@@ -21,10 +22,12 @@ from policies.reference import rate_table
 def runnable(problem: Problem) -> tuple[Ints, Ints]:
     """Return the rows of jobs that can run, sorted by id, and the columns that can run, in canonical order.
 
-    A column wider than a quota cannot run. So no quota stops a job that is alone in the cluster.
+    A column wider than a quota, or with more CPUs than its type has, cannot run. So neither a quota nor a lack of CPUs
+    stops a job that is alone in the cluster.
     """
     columns = problem.columns
     works = (columns.first_rate > 0) & (problem.capacity[columns.worker_type] > 0) & not_too_wide(problem)
+    works &= enough_cpus(problem)
     # A job with rates only in pairs is left out, because fairness needs its rate alone.
     can_run = np.zeros(len(problem.jobs), dtype=bool)
     if problem.any_pairs:

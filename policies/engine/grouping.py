@@ -134,6 +134,7 @@ class Grouping:
             first_rate=np.concatenate([own_columns.first_rate, columns.first_rate[source]]),
             second_rate=np.concatenate([own_columns.second_rate, columns.second_rate[source]]),
             label=label,
+            cpus=np.concatenate([own_columns.cpus, columns.cpus[source]]),
         )
         answer = replace(
             base,

@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from policies.engine.checks import derived
+from policies.engine.cpus import cpu_rules, supply
 from policies.engine.sparse import Sparse, stack
 from policies.problem import Bools, Floats, Ints, Problem, Quotas
 
@@ -64,17 +65,25 @@ def not_too_wide(problem: Problem) -> Bools:
 
 
 def gpu_rules(problem: Problem) -> tuple[Sparse, Floats]:
-    """Return a row of GPUs for each worker type and each quota, and the limits of these rows."""
-    rows = stack(problem.occupancy, problem.quota_use) if len(problem.quotas) else problem.occupancy
-    return rows, np.concatenate([problem.capacity, problem.quotas.gpus])
+    """Return a row for the GPUs of each type, for CPUs that can run out and for each quota, and the rows' limits."""
+    rows, limits = supply(problem)
+    if not len(problem.quotas):
+        return rows, limits
+    return stack(rows, problem.quota_use), np.concatenate([limits, problem.quotas.gpus])
+
+
+def _more_rules(problem: Problem) -> tuple[Sparse, Floats]:
+    """Return a row for each quota, and for the CPUs of each type that can run out, and the limits of these rows."""
+    use, limit = cpu_rules(problem)
+    return stack(problem.quota_use, use), np.concatenate([problem.quotas.gpus, limit])
 
 
 def within(problem: Problem, time_share: Floats) -> Floats:
-    """Return these shares, with those of jobs that exceed a quota together scaled down until they keep it."""
-    if not exceeded(problem, time_share).size:
-        return time_share
-    use, limit = problem.quota_use, problem.quotas.gpus
+    """Return these shares; jobs that exceed a quota or the CPUs of a type together are scaled down until they fit."""
+    use, limit = _more_rules(problem)
     used = use @ time_share
+    if not (used > limit * (1.0 + TOLERANCE)).any():
+        return time_share
     fits = np.divide(limit, used, out=np.ones(len(used)), where=used > limit)
     fit = np.ones(len(time_share))
     np.minimum.at(fit, use.column, fits[use.row])
@@ -82,14 +91,17 @@ def within(problem: Problem, time_share: Floats) -> Floats:
 
 
 class Tally:
-    """The GPUs or jobs that are left under each quota, for a rule that starts whole jobs one by one."""
+    """What is left of each quota, and of CPUs that can run out, for a rule that starts whole jobs one by one.
+
+    The CPUs of a type count as one more quota.
+    """
 
     def __init__(self, problem: Problem) -> None:
-        self._left: list[float] = problem.quotas.gpus.tolist()
+        use, limit = _more_rules(problem)
+        self._left: list[float] = limit.tolist()
         # By column: the quotas that count it, with what it uses of them. A column that no quota counts is absent.
         self._of: dict[int, dict[int, float]] = {}
         if self._left:
-            use = problem.quota_use
             for quota, column, used in zip(
                 use.row.tolist(), use.column.tolist(), use.value.tolist(), strict=True
             ):

@@ -92,6 +92,8 @@ class Columns:
     second_rate: Floats = per_row(0.0)
     # A name that distinguishes ways to run a job with the same type and GPUs.
     label: tuple[str, ...] = per_row("")
+    # The CPUs that the column needs beside its GPUs; 0 if they do not matter.
+    cpus: Floats = per_row(0.0)
 
     def __post_init__(self) -> None:
         first = integers("columns", "first", self.first, None)
@@ -99,7 +101,7 @@ class Columns:
         k = len(first)
         for field, least in (("worker_type", None), ("gpus", 1), ("second", ALONE)):
             store(self, field, integers("columns", field, getattr(self, field), k, least=least))
-        for field in ("first_rate", "second_rate"):
+        for field in ("first_rate", "second_rate", "cpus"):
             store(self, field, floats("columns", field, getattr(self, field), k))
         store(self, "label", strings("columns", "label", self.label, k))
 

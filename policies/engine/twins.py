@@ -12,6 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
+from policies.engine.cpus import cpu_rules
 from policies.engine.quotas import add_as_exceeded, exceeded
 from policies.problem import Floats, Ints, Problem
 
@@ -46,6 +47,8 @@ def _keep_types(problem: Problem, shares: Floats, current: Ints, *, by_price: bo
     out = shares.copy()
     under_quota = np.zeros(len(problem.jobs), dtype=bool)
     under_quota[problem.quotas.job] = True
+    scarce_cpus = np.zeros(len(columns), dtype=bool)
+    scarce_cpus[cpu_rules(problem)[0].column] = True
     # For each type, the column of each way to run a job; -1 if there is none.
     row = np.full((len(problem.worker_types), len(problem.columns)), -1, np.int64)
     row[columns.worker_type[solo], np.cumsum(np.append(0, ~_same_way(problem, solo)))] = solo
@@ -53,8 +56,8 @@ def _keep_types(problem: Problem, shares: Floats, current: Ints, *, by_price: bo
         both = (row[a] >= 0) & (row[b] >= 0)
         on_a, on_b = row[a][both], row[b][both]
         equal = _as_fast(problem, on_a, on_b) & (out[on_a] + out[on_b] > DUST)
-        # Jobs under a quota are left alone.
-        equal &= ~under_quota[columns.first[on_a]]
+        # Jobs under a quota are left alone, and columns whose CPUs can run out.
+        equal &= ~(under_quota[columns.first[on_a]] | scarce_cpus[on_a] | scarce_cpus[on_b])
         if equal.any():
             _exchange(problem, out, current, on_a[equal], on_b[equal], by_price=by_price)
     return out

@@ -47,7 +47,8 @@ def even_widths(problem: Problem, usable: Ints, shares: Floats) -> Floats:
 def _elastic(problem: Problem, usable: Ints) -> tuple[Ints, Ints]:
     """Return the columns of elastic jobs by job, type and width, and the index at which each job and type begins.
 
-    Only columns of one job are returned, and only if the job has several on that type that differ only in their width.
+    Only columns of one job are returned, and only if the job has several on that type that differ only in their width,
+    and in CPUs in proportion to it.
     """
     columns = problem.columns
     if problem.in_order:
@@ -58,7 +59,15 @@ def _elastic(problem: Problem, usable: Ints) -> tuple[Ints, Ints]:
             # Most problems have no elastic jobs.
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
     solo = usable[~columns.is_pair[usable]]
-    keys = columns.gpus[solo], problem.label_code[solo], columns.worker_type[solo], columns.first[solo]
+    # With the same CPUs per GPU, the same GPU time at another width needs the same time of CPUs.
+    per_gpu = columns.cpus[solo] / columns.gpus[solo]
+    keys = (
+        columns.gpus[solo],
+        per_gpu,
+        problem.label_code[solo],
+        columns.worker_type[solo],
+        columns.first[solo],
+    )
     order = np.lexsort(keys)
     same = np.ones(max(len(solo) - 1, 0), dtype=np.bool_)
     for key in keys[1:]:

@@ -32,11 +32,14 @@ class Way(NamedTuple):
     rates: tuple[float, ...]
     gpus: int = 1
     label: str = ""
+    cpus: float = 0.0
 
 
-def alone(job: str, worker_type: str, rate: float, gpus: int = 1, label: str = "") -> Way:
+def alone(
+    job: str, worker_type: str, rate: float, gpus: int = 1, label: str = "", *, cpus: float = 0.0
+) -> Way:
     """One job on its own GPUs."""
-    return Way((job,), worker_type, (rate,), gpus, label)
+    return Way((job,), worker_type, (rate,), gpus, label, cpus)
 
 
 def together(
@@ -64,6 +67,7 @@ def by_hand(capacity: dict[str, float], *ways: Way, ids: tuple[str, ...] = (), *
         first_rate=np.array([way.rates[0] for way in ways], dtype=float),
         second_rate=np.array([way.rates[1] if len(way.rates) > 1 else 0.0 for way in ways], dtype=float),
         label=tuple(way.label for way in ways),
+        cpus=np.array([way.cpus for way in ways], dtype=float),
     )
     return Problem(
         jobs=Jobs(job_ids, **facts),
@@ -89,6 +93,7 @@ def random_problem(
     tenants: bool = False,
     deadlines: bool = False,
     quotas: bool = False,
+    cpus: bool = False,
     facts_by_kind: bool = True,
 ) -> Problem:
     """Return a problem with these features, the same for the same arguments. `kinds=None`: all jobs are different.
@@ -132,6 +137,10 @@ def random_problem(
     price = np.round(rng.uniform(0.5, 4.0, types), 2)
     if quotas:
         job_fields["quotas"] = _quotas(rng, kind, types)
+    if cpus:
+        per_gpu = rng.integers(2, 7, types)
+        job_fields["cpus"] = capacity * per_gpu
+        ways = _with_cpus(rng, ways, kind[np.argsort(ids)], dict(zip(names, per_gpu.tolist(), strict=True)))
     rows = dict(zip(names, capacity.tolist(), strict=True))
     return by_hand(rows, *ways, ids=ids, price_per_gpu_hour=price, seed=seed, **job_fields)
 
@@ -159,6 +168,26 @@ def _solo_ways(job: str, names: tuple[str, ...], rate: np.ndarray, gpus: int, va
         ways.append(alone(job, names[0], 1.7 * rate[0], 2 * gpus))
         ways.append(alone(job, names[-1], 0.8 * rate[-1], gpus, "unconsolidated"))
     return ways
+
+
+def _with_cpus(rng: np.random.Generator, ways: list[Way], kind: Ints, per_gpu: dict[str, int]) -> list[Way]:
+    """Return each way of one job with its fair share of CPUs, with half of it, and with twice as many.
+
+    Some kinds of jobs need few CPUs, others run the faster the more they have. `kind`: in the order of the jobs' ids.
+    """
+    ids = sorted({job for way in ways for job in way.jobs})
+    half, double = rng.uniform(0.4, 1.0, len(kind)), rng.uniform(1.0, 2.5, len(kind))
+    half[rng.random(len(kind)) < 0.4] = 1.0
+    out = []
+    for way in ways:
+        fair = float(way.gpus * per_gpu[way.worker_type])
+        if len(way.jobs) > 1:
+            out.append(way._replace(cpus=fair))
+            continue
+        own = kind[ids.index(way.jobs[0])]
+        for cpus, speed in ((fair, 1.0), (fair / 2, half[own]), (2 * fair, double[own])):
+            out.append(way._replace(cpus=cpus, rates=(way.rates[0] * speed,)))
+    return out
 
 
 def _pair_ways(

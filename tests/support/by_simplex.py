@@ -23,8 +23,8 @@ def best_by_simplex(
     """
     rates, k = problem.rates.toarray(), len(problem.columns)
     idle = (problem.columns.first_rate == 0) | (problem.columns.is_pair & (problem.columns.second_rate == 0))
-    rows = [problem.membership.toarray(), problem.occupancy.toarray()]
-    limit = [problem.jobs.count, problem.capacity]
+    rows = [problem.membership.toarray(), problem.occupancy.toarray(), cpus_of_types(problem)]
+    limit = [problem.jobs.count, problem.capacity, np.minimum(problem.cpus, 1e9)]
     if floor is not None:
         rows, limit = [*rows, -rates], [*limit, -floor]
     rows = np.vstack(rows)
@@ -42,10 +42,16 @@ def best_by_simplex(
     return None if solution.x is None else -float(solution.fun)
 
 
+def cpus_of_types(problem: Problem) -> Floats:
+    """[t × k] The CPUs that each column needs, in the row of its type."""
+    columns = problem.columns
+    return np.where(np.arange(len(problem.worker_types))[:, None] == columns.worker_type, columns.cpus, 0.0)
+
+
 def assert_prices_bound_everything(program: Program, point: Point, seed: int) -> None:
     """Check that worth @ E <= price @ capacity + rent @ count for any feasible shares."""
     problem, rng = program.problem, np.random.default_rng(seed)
-    bound = point.price @ problem.capacity + point.rent @ program.count
+    bound = point.price @ program.supply + point.rent @ program.count
     for _ in range(20):
         share = rng.exponential(size=len(problem.columns)) * (rng.random(len(problem.columns)) < 0.5)
         share[np.setdiff1d(np.arange(len(share)), program.usable)] = 0.0
@@ -54,6 +60,7 @@ def assert_prices_bound_everything(program: Program, point: Point, seed: int) ->
                 [
                     program.count / (problem.membership @ share),
                     problem.capacity / (problem.occupancy @ share),
+                    problem.cpus / (cpus_of_types(problem) @ share),
                 ]
             )
         share *= min(1.0, float(np.nanmin(room, initial=np.inf)))

@@ -51,6 +51,9 @@ class Plain:
         self.E = rate @ self.x
         self.time = member @ self.x
         self.always = [self.time <= 1, gpus @ self.x <= problem.capacity]
+        for j, cpus in enumerate(problem.cpus):
+            if np.isfinite(cpus):
+                self.always.append(np.where(columns.worker_type == j, columns.cpus, 0.0) @ self.x <= cpus)
         quotas = problem.quotas
         for q, most in enumerate(quotas.gpus):
             under = {m for own, m in zip(quotas.quota, quotas.job, strict=True) if own == q}
@@ -91,7 +94,10 @@ def solved(task: cp.Problem) -> float:
 
 
 def rate_table(problem: Problem) -> np.ndarray:
-    """T_mj: the solo column at the requested width without a label; else the best of that width; else per GPU."""
+    """T_mj: the solo column at the requested width without a label; else the best of that width; else per GPU.
+
+    Columns with at most their fair share of the type's CPUs come first.
+    """
     columns, jobs = problem.columns, problem.jobs
     table = np.zeros((len(jobs), len(problem.worker_types)))
     for m, j in np.ndindex(*table.shape):
@@ -101,6 +107,7 @@ def rate_table(problem: Problem) -> np.ndarray:
             if columns.first[c] == m and columns.worker_type[c] == j
             if columns.second[c] < 0 and columns.first_rate[c] > 0
         ]
+        own = [c for c in own if _is_fair(problem, c)] or own
         as_wide = [c for c in own if columns.gpus[c] == jobs.gpus[m]]
         plain = [c for c in as_wide if not columns.label[c]]
         if plain or as_wide:
@@ -108,6 +115,12 @@ def rate_table(problem: Problem) -> np.ndarray:
         elif own:
             table[m, j] = max(columns.first_rate[c] / columns.gpus[c] for c in own) * jobs.gpus[m]
     return table
+
+
+def _is_fair(problem: Problem, c: int) -> bool:
+    """Whether a column needs no more than its GPUs' part of the CPUs of its type."""
+    columns, j = problem.columns, problem.columns.worker_type[c]
+    return bool(columns.cpus[c] * problem.capacity[j] <= columns.gpus[c] * problem.cpus[j] * (1 + 1e-9))
 
 
 def proportional(problem: Problem) -> np.ndarray:
@@ -145,9 +158,12 @@ def visible(problem: Problem, *modifiers: str, reference: str | None = None) -> 
             continue
         own = (columns.first == m) | (columns.second == m)
         runs &= ~(own & np.isin(kind, [-1]) | own & (columns.worker_type == kind)) | (columns.gpus <= most)
+    fair = np.array([_is_fair(problem, c) for c in range(len(columns))], dtype=bool)
+    runs &= fair | (columns.cpus <= problem.cpus[columns.worker_type])
     able = sorted({int(m) for m in columns.first[runs]} | {int(m) for m in columns.second[runs]} - {-1})
     problem = problem.restrict(np.array(able, dtype=np.int64), np.flatnonzero(runs))
     if "blind" in modifiers:
+        problem = _with_fair_cpus(problem)
         problem = _levelled(problem, reference)
     columns, table = problem.columns, rate_table(problem)
     keep = []
@@ -161,6 +177,18 @@ def visible(problem: Problem, *modifiers: str, reference: str | None = None) -> 
             if worth > 1.0:
                 keep.append(c)
     return problem.restrict(np.arange(len(problem.jobs)), np.array(keep, dtype=np.int64))
+
+
+def _with_fair_cpus(problem: Problem) -> Problem:
+    """Of columns that differ only in CPUs, the fastest within the fair share, with fewer CPUs if equally fast."""
+    columns, chosen = problem.columns, {}
+    for c in range(len(columns)):
+        jobs = tuple(sorted((int(columns.first[c]), int(columns.second[c]))))
+        way = (*jobs, columns.worker_type[c], columns.gpus[c], columns.label[c])
+        fair = _is_fair(problem, c)
+        merit = (fair, columns.first_rate[c] if fair else -columns.cpus[c], -columns.cpus[c])
+        chosen[way] = max(chosen.get(way, ((False,), c)), (merit, c))
+    return problem.restrict(np.arange(len(problem.jobs)), np.array(sorted(c for _, c in chosen.values())))
 
 
 def _levelled(problem: Problem, reference: str | None) -> Problem:

@@ -28,7 +28,7 @@ __all__ = [
 def problems(**features: st.SearchStrategy[Any]) -> st.SearchStrategy[Problem]:
     """Any problem of up to ten jobs; a keyword pins or narrows a feature: `pairs=st.just(True)`."""
     switches = (
-        "zero_rates", "empty_type", "weights", "pairs", "variants", "tenants", "deadlines", "facts_by_kind",
+        "zero_rates", "empty_type", "weights", "pairs", "variants", "tenants", "deadlines", "cpus", "facts_by_kind",
     )  # fmt: skip
     drawn: dict[str, st.SearchStrategy[Any]] = {
         "seed": st.integers(0, 2**32 - 1),

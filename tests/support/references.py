@@ -63,7 +63,7 @@ def names_of_columns(problem: Problem) -> list[tuple[object, ...]]:
     for c in range(len(columns)):
         jobs = {ids[columns.first[c]]} | ({ids[columns.second[c]]} if columns.second[c] >= 0 else set())
         kind = problem.worker_types[columns.worker_type[c]]
-        named.append((*sorted(jobs), kind, int(columns.gpus[c]), columns.label[c]))
+        named.append((*sorted(jobs), kind, int(columns.gpus[c]), columns.label[c], columns.cpus[c]))
     return named
 
 

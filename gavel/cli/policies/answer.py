@@ -58,6 +58,18 @@ class Answer:
         return np.divide(gpus_in_use, capacity, out=np.full(len(capacity), np.nan), where=capacity > 0)
 
     @cached_property
+    def has_cpus(self) -> Bools:
+        """[t] Whether the CPUs of each type are limited."""
+        return np.isfinite(self.problem.cpus)
+
+    @cached_property
+    def cpu_utilisation(self) -> Floats:
+        """[t] The fraction of the CPUs of each type in use; NaN where they are not limited."""
+        columns, cpus = self.problem.columns, self.problem.cpus
+        in_use = np.bincount(columns.worker_type, columns.cpus * self.allocation.time_share, len(cpus))
+        return np.divide(in_use, cpus, out=np.full(len(cpus), np.nan), where=self.has_cpus & (cpus > 0))
+
+    @cached_property
     def binding(self) -> Bools:
         """[t] Whether one more GPU of the type would improve the objective."""
         worth = np.nan_to_num(np.abs(self.allocation.price)) * np.maximum(self.problem.capacity, 1.0)
@@ -97,6 +109,7 @@ class Answer:
                     "worker_type": problem.worker_types[columns.worker_type[k]],
                     "gpus": int(columns.gpus[k]),
                     "label": columns.label[k],
+                    **({"cpus": float(columns.cpus[k])} if self.has_cpus[columns.worker_type[k]] else {}),
                     "share": float(allocation.time_share[k]),
                 }
                 for k in self.used

@@ -12,6 +12,7 @@ from gavel.cli.io.tables import name_cell, new_table, print_all
 from gavel.cli.io.wording import count_of, printable
 from gavel.cli.policies.answer import Answer
 from gavel.client.views.units import duration
+from policies.engine.cpus import has_fair_cpus
 from policies.errors import UnknownPolicy
 from policies.problem import Allocation, Bools, Floats, Ints
 from policies.registry import entry
@@ -127,21 +128,26 @@ def _special_shares(answer: Answer) -> Bools:
 
 
 def _special_ways(answer: Answer) -> Ints:
-    """Return the columns in use with more to show than job and type: pairs, labels, widths other than requested."""
-    columns = answer.problem.columns
+    """Return the columns in use with more to show than job and type: pairs, labels, other widths, other CPUs."""
+    columns, problem = answer.problem.columns, answer.problem
     used = answer.used[answer.allocation.time_share[answer.used] >= SHARE_SHOWN]
     labelled = np.array([bool(columns.label[k]) for k in used], dtype=bool)
     other_width = columns.gpus[used] != answer.problem.jobs.gpus[columns.first[used]]
-    return used[columns.is_pair[used] | other_width | labelled]
+    other_cpus = ~has_fair_cpus(problem)[used]
+    return used[columns.is_pair[used] | other_width | labelled | other_cpus]
 
 
 def way_table(answer: Answer, ways: Ints) -> Table:
     """Return a row for each of these columns, which the shares in the table of jobs mark with a plus."""
     columns, ids = answer.problem.columns, answer.problem.jobs.ids
     table = new_table()
-    for title in ("+ of which", "type", "GPUs", "label", "share"):
-        table.add_column(title, justify="right" if title in ("GPUs", "share") else "left", no_wrap=True)
-    for k in ways:
+    cpus = [f"{columns.cpus[k]:g}" for k in ways] if answer.has_cpus.any() else None
+    titles = ("+ of which", "type", "GPUs", *(["CPUs"] if cpus else []), "label", "share")
+    for title in titles:
+        table.add_column(
+            title, justify="right" if title in ("GPUs", "CPUs", "share") else "left", no_wrap=True
+        )
+    for index, k in enumerate(ways):
         jobs = name_cell(ids[columns.first[k]])
         if columns.second[k] >= 0:
             jobs = Text.assemble(jobs, " with ", name_cell(ids[columns.second[k]]))
@@ -149,6 +155,7 @@ def way_table(answer: Answer, ways: Ints) -> Table:
             jobs,
             name_cell(answer.problem.worker_types[columns.worker_type[k]]),
             str(columns.gpus[k]),
+            *([cpus[index]] if cpus else []),
             name_cell(columns.label[k]),
             percent(answer.allocation.time_share[k]),
         )
@@ -156,12 +163,15 @@ def way_table(answer: Answer, ways: Ints) -> Table:
 
 
 def type_table(answer: Answer) -> Table:
-    """Return a row per worker type: the fraction in use, and the change of the value by one more GPU."""
+    """Return a row per worker type: the fractions in use, and the change of the value by one more GPU."""
     problem, price = answer.problem, answer.allocation.price
     table = new_table()
     table.add_column("type", no_wrap=True)
     table.add_column("GPUs", justify="right")
     table.add_column("in use", justify="right")
+    if answer.has_cpus.any():
+        table.add_column("CPUs", justify="right")
+        table.add_column("in use", justify="right")
     table.add_column("one more GPU changes the value by", justify="right")
     for kind, name in enumerate(problem.worker_types):
         binding = bool(answer.binding[kind])
@@ -170,9 +180,18 @@ def type_table(answer: Answer) -> Table:
             name_cell(name, "bold" if binding else ""),
             f"{problem.capacity[kind]:g}",
             percent(answer.utilisation[kind]),
+            *_cpu_cells(answer, kind),
             Text(worth, style="bold magenta" if binding else "dim"),
         )
     return table
+
+
+def _cpu_cells(answer: Answer, kind: int) -> list[str]:
+    """Return the CPUs of a type and the fraction in use; nothing if no type states its CPUs."""
+    if not answer.has_cpus.any():
+        return []
+    cpus = f"{answer.problem.cpus[kind]:g}" if answer.has_cpus[kind] else "–"
+    return [cpus, percent(answer.cpu_utilisation[kind])]
 
 
 def percent(fraction: float) -> str:

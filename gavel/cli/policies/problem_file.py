@@ -38,6 +38,11 @@ class WorkerType(_Entry):
 
     gpus: Annotated[int, Meta(ge=0, le=GPUS_MAX)]
     price_per_gpu_hour: Amount | None = None
+    cpus: Factor | None = None
+
+    def fair_cpus(self, gpus: int) -> float:
+        """Return the CPUs that belong to so many GPUs; 0 if the CPUs of this type are not limited."""
+        return gpus * self.cpus / self.gpus if self.cpus and self.gpus else 0.0
 
 
 class Variant(_Entry):
@@ -47,6 +52,7 @@ class Variant(_Entry):
     rate: Amount
     gpus: Width | None = None
     label: str = ""
+    cpus: Amount | None = None
 
 
 class Job(_Entry):
@@ -106,6 +112,7 @@ def to_problem(data: Any, seed: int | None = None) -> Problem:
     tenants = _tenants(file)
     jobs = _Jobs(file, {tenant.name: tenant for tenant in tenants})
     types = file.worker_types.values()
+    cpus = [math.inf if kind.cpus is None else kind.cpus for kind in types]
     prices = [math.nan if kind.price_per_gpu_hour is None else kind.price_per_gpu_hour for kind in types]
     try:
         return Problem(
@@ -113,6 +120,7 @@ def to_problem(data: Any, seed: int | None = None) -> Problem:
             columns=jobs.columns(),
             worker_types=tuple(file.worker_types),
             capacity=np.array([kind.gpus for kind in types], dtype=float),
+            cpus=np.array(cpus, dtype=float),
             price_per_gpu_hour=np.array(prices, dtype=float),
             tenants=tenants,
             seed=file.seed if seed is None else seed,
@@ -138,9 +146,10 @@ class _Jobs:
         self._jobs = file.jobs
         self._tenants = tenants
         self._kinds = {name: index for index, name in enumerate(file.worker_types)}
+        self._types = tuple(file.worker_types.values())
         self._rows: dict[str, int] = {}
-        # Of each column: first job, second job, worker type, GPUs, the rates of both jobs, label.
-        self._columns: list[tuple[int, int, int, int, float, float, str]] = []
+        # Of each column: first job, second job, worker type, GPUs, the rates of both jobs, label, CPUs.
+        self._columns: list[tuple[int, int, int, int, float, float, str, float]] = []
         for index, job in enumerate(file.jobs):
             self._add(("jobs", index), index, job)
         # The entry of `pairs` that gives the rates of two jobs on a type.
@@ -166,8 +175,8 @@ class _Jobs:
 
     def columns(self) -> Columns:
         """Return the ways to run the jobs."""
-        parts = zip(*self._columns, strict=True) if self._columns else [()] * 7
-        first, second, worker_type, gpus, first_rate, second_rate, label = parts
+        parts = zip(*self._columns, strict=True) if self._columns else [()] * 8
+        first, second, worker_type, gpus, first_rate, second_rate, label, cpus = parts
         return Columns(
             first=np.array(first, dtype=np.int64),
             second=np.array(second, dtype=np.int64),
@@ -176,6 +185,7 @@ class _Jobs:
             first_rate=np.array(first_rate, dtype=float),
             second_rate=np.array(second_rate, dtype=float),
             label=tuple(label),
+            cpus=np.array(cpus, dtype=float),
         )
 
     def _add(self, place: Place, row: int, job: Job) -> None:
@@ -195,17 +205,34 @@ class _Jobs:
         ways = set()
         for name, rate in (job.rates or {}).items():
             kind = self._kind(name, (*place, "rates", name))
-            ways.add((kind, job.gpus, ""))
-            self._columns.append((row, ALONE, kind, job.gpus, rate, 0.0, ""))
+            cpus = self._types[kind].fair_cpus(job.gpus)
+            ways.add((kind, job.gpus, "", cpus))
+            self._columns.append((row, ALONE, kind, job.gpus, rate, 0.0, "", cpus))
         for index, variant in enumerate(job.variants or ()):
             kind = self._kind(variant.worker_type, (*place, "variants", index, "worker_type"))
             gpus = job.gpus if variant.gpus is None else variant.gpus
-            if (kind, gpus, variant.label) in ways:
+            cpus = self._cpus(variant, kind, gpus, (*place, "variants", index, "cpus"))
+            way = (kind, gpus, variant.label, cpus)
+            if way in ways:
                 problem = "repeats a way to run the job"
-                advice = "it has the same worker type, GPUs and label"
+                advice = "it has the same worker type, GPUs, label and CPUs"
                 raise BadInput(problem, advice, place=(*place, "variants", index))
-            ways.add((kind, gpus, variant.label))
-            self._columns.append((row, ALONE, kind, gpus, variant.rate, 0.0, variant.label))
+            ways.add(way)
+            self._columns.append((row, ALONE, kind, gpus, variant.rate, 0.0, variant.label, cpus))
+
+    def _cpus(self, variant: Variant, kind: int, gpus: int, place: Place) -> float:
+        """Return the CPUs of a variant, by default the fair share; raise BadInput if its type has too few."""
+        worker_type = self._types[kind]
+        if variant.cpus is None:
+            return worker_type.fair_cpus(gpus)
+        most = worker_type.cpus
+        if most is None:
+            problem = f"is {variant.cpus:g}, but worker type {literal(variant.worker_type)} states no CPUs"
+            raise BadInput(problem, f"add `cpus` to worker_types.{variant.worker_type}", place=place)
+        if variant.cpus > most:
+            problem = f"is {variant.cpus:g}, more than all of worker type {literal(variant.worker_type)}"
+            raise BadInput(problem, f"it has {most:g} CPUs", place=place)
+        return variant.cpus
 
     def _add_pair(
         self, place: Place, number: int, pair: Pair, entries: dict[tuple[int, int, int], int]
@@ -228,7 +255,8 @@ class _Jobs:
             if earlier != number:
                 problem = f"repeats pairs[{earlier}]: the same jobs on the same type"
                 raise BadInput(problem, place=(*place, "rates", name))
-            self._columns.append((a, b, kind, gpus, rate, other_rate, ""))
+            cpus = self._types[kind].fair_cpus(gpus)
+            self._columns.append((a, b, kind, gpus, rate, other_rate, "", cpus))
 
     def _kind(self, name: str, place: Place) -> int:
         """Return the index of a worker type; raise BadInput with this place if there is no such type."""

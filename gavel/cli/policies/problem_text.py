@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from policies.engine.cpus import has_fair_cpus
 from policies.problem import ALONE, Problem
 
 
 def problem_as_data(problem: Problem) -> dict[str, Any]:
     """Return a problem without merged rows as plain data; fields with their default are left out."""
-    columns = problem.columns
+    columns, fair = problem.columns, has_fair_cpus(problem)
     jobs: list[dict[str, Any]] = [_job(problem, row) for row in range(len(problem.jobs))]
     pairs: dict[tuple[int, int], dict[str, list[float]]] = {}
     for k in range(len(columns)):
@@ -19,12 +20,13 @@ def problem_as_data(problem: Problem) -> dict[str, Any]:
         if second != ALONE:
             rates = pairs.setdefault((first, second), {})
             rates[worker_type] = [rate, float(columns.second_rate[k])]
-        elif columns.gpus[k] == problem.jobs.gpus[first] and not columns.label[k]:
+        elif columns.gpus[k] == problem.jobs.gpus[first] and not columns.label[k] and fair[k]:
             jobs[first]["rates"][worker_type] = rate
         else:
             variant = {"worker_type": worker_type, "gpus": int(columns.gpus[k]), "rate": rate}
             label = {"label": columns.label[k]} if columns.label[k] else {}
-            jobs[first].setdefault("variants", []).append({**variant, **label})
+            cpus = {} if fair[k] else {"cpus": float(columns.cpus[k])}
+            jobs[first].setdefault("variants", []).append({**variant, **label, **cpus})
     ids = problem.jobs.ids
     data: dict[str, Any] = {"worker_types": _worker_types(problem), "jobs": jobs}
     if pairs:
@@ -42,8 +44,14 @@ def problem_as_data(problem: Problem) -> dict[str, Any]:
 def _worker_types(problem: Problem) -> dict[str, Any]:
     prices = problem.price_per_gpu_hour.tolist()
     return {
-        name: {"gpus": int(gpus), **({} if math.isnan(price) else {"price_per_gpu_hour": price})}
-        for name, gpus, price in zip(problem.worker_types, problem.capacity, prices, strict=True)
+        name: {
+            "gpus": int(gpus),
+            **({} if math.isnan(price) else {"price_per_gpu_hour": price}),
+            **({} if math.isinf(cpus) else {"cpus": cpus}),
+        }
+        for name, gpus, price, cpus in zip(
+            problem.worker_types, problem.capacity, prices, problem.cpus.tolist(), strict=True
+        )
     }
 
 

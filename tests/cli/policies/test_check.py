@@ -12,7 +12,9 @@ import pytest
 from gavel.cli.policies.check import MODIFIERS
 from gavel.cli.policies.problem_file import read_problem, to_problem
 from gavel.cli.policies.problem_text import problem_as_data
+from policies.problem import Problem
 from policies.trials.promises import PROMISES, generated
+from policies.trials.sample import random_problem
 from scheduler import plugins
 from tests.cli.conftest import Gavel
 from tests.support.policy_files import EVEN, own_registry, returns, write
@@ -127,10 +129,15 @@ def test_wrong_answers_are_those_of_the_file(gavel: Gavel) -> None:
     ]
 
 
-@pytest.mark.parametrize("number", range(24))
-def test_a_problem_survives_its_file(number: int) -> None:
+PROBLEMS = [
+    *map(generated, range(24)),
+    *[random_problem(seed, cpus=True, variants=True) for seed in range(6)],
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_problem_survives_its_file(problem: Problem) -> None:
     """Read back from plain data, a problem is the same, column by column."""
-    problem = generated(number)
     again = to_problem(problem_as_data(problem))
     assert (again.jobs.ids, again.worker_types, again.tenants) == (
         problem.jobs.ids,
@@ -138,7 +145,8 @@ def test_a_problem_survives_its_file(number: int) -> None:
         problem.tenants,
     )
     order, again_order = np.argsort(problem.column_key), np.argsort(again.column_key)
-    for field in ("first", "worker_type", "gpus", "first_rate", "second_rate"):
+    assert np.array_equal(again.cpus, problem.cpus)
+    for field in ("first", "worker_type", "gpus", "first_rate", "second_rate", "cpus"):
         assert np.array_equal(
             getattr(problem.columns, field)[order], getattr(again.columns, field)[again_order]
         )

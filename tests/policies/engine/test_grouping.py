@@ -39,7 +39,7 @@ def ways(problem: Problem) -> Counter:
     """The table of columns as a multiset that depends on no order; a pair is the same either way round."""
     c = problem.columns
     bag = Counter()
-    for first, second, *way in zip(c.first, c.second, c.worker_type, c.gpus, c.label, strict=True):
+    for first, second, *way in zip(c.first, c.second, c.worker_type, c.gpus, c.label, c.cpus, strict=True):
         at = sum(bag.values())
         one_job, other_job = (int(first), float(c.first_rate[at])), (int(second), float(c.second_rate[at]))
         bag[(*sorted([one_job, other_job]), *map(str, way))] += 1
