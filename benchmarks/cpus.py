@@ -132,7 +132,8 @@ def completion_times_h(jobs: Sequence[Arrival], ways: dict[str, Rates], policy: 
     """Return the hours from arrival to end of each job, if the policy's shares are carried out exactly."""
     solve = resolve(policy)
     left, ended_h = np.array([job.work_h for job in jobs]), np.zeros(len(jobs))
-    now_h, present, coming = 0.0, [], 0
+    present: list[int] = []
+    now_h, coming = 0.0, 0
     while present or coming < len(jobs):
         if not present:
             now_h = jobs[coming].at_h

@@ -297,5 +297,6 @@ def _without_type(problem: Problem, kind: int) -> Problem:
         columns=replace(kept.columns, worker_type=new_kind[kept.columns.worker_type]),
         worker_types=tuple(problem.worker_types[old] for old in kinds.tolist()),
         capacity=problem.capacity[kinds],
+        cpus=problem.cpus[kinds],
         price_per_gpu_hour=problem.price_per_gpu_hour[kinds],
     )

@@ -140,3 +140,35 @@ def test_cases_without_an_answer_are_named() -> None:
     anchor = case("published-1", {}, {"speed": 2.0}, "anchor")
     rows = list(check_part(topics({"cases": [unknown, anchor]})["checkpoint"]))
     assert [type(row) for row in rows] == [NotChecked, NotChecked]
+
+
+TABLES = case(
+    "synergy-tables",
+    {},
+    {
+        "cpus": [1, 3, 9],
+        "memory_gb": [62.5, 250],
+        "rate": {
+            "few": [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]],
+            "many": [[0.3, 0.3], [1.0, 1.0], [1.0, 2.5]],
+        },
+    },
+)
+
+
+def split(expected_best: float) -> dict[str, Any]:
+    """A server with one job that is the faster the more CPUs it has, beside seven that are not."""
+    models = ["many", *["few"] * 7]
+    return case("server-split-a", {"jobs": models}, {"fair_total": 8.0, "best_total": expected_best})
+
+
+def test_the_cpus_of_a_server_are_split() -> None:
+    """The columns do at least the work of the best split, and no job falls below its fair share."""
+    cases = [{**own, "part": "cpu"} for own in (TABLES, split(9.5), case("published-synergy", {}, {}))]
+    results = list(check_part(cases))
+    assert [type(result) for result in results] == [NotChecked, *[Check] * 5, NotChecked]
+    assert all(result.holds for result in results if isinstance(result, Check))
+    better = [{**own, "part": "cpu"} for own in (TABLES, split(9.6))]
+    assert [result.holds for result in check_part(better) if isinstance(result, Check)].count(False) == 1
+    (alone,) = check_part([{**split(9.5), "part": "cpu"}])
+    assert isinstance(alone, NotChecked)

@@ -22,7 +22,7 @@ from tests.support.problems import alone, by_hand, problems, random_problem
 SPECS = [name + modifier for name in names() for modifier in ("", "+packing", "+blind", "+blind+packing")]
 # Policies that raise the lowest level of all jobs first.
 LEVELS = ("max_min_fairness", "water_filling")
-few = settings(max_examples=6)
+few = settings(max_examples=3)
 
 
 def drawn(data: st.DataObject, spec: str, **features: Any) -> Problem:
@@ -159,6 +159,23 @@ def test_widths_are_evened_among_columns_with_the_same_cpus_per_gpu() -> None:
     out = even_widths(problem, np.arange(4), np.array([0.0, 0.0, 0.5, 0.0]))
     assert out.tolist() == pytest.approx([1.0, 0.0, 0.0, 0.0])
     assert problem.columns.cpus @ out == pytest.approx(0.5 * 4.0)
+
+
+@given(problem=problems(variants=st.just(True), cpus=st.just(True)), seed=st.integers(0, 99))
+@settings(max_examples=40)
+def test_even_widths_take_no_more_of_any_type(problem: Problem, seed: int) -> None:
+    """The time of GPUs and of CPUs of each type stays, and no job's rate falls."""
+    columns, rng = problem.columns, np.random.default_rng(seed)
+    usable = np.flatnonzero(columns.first_rate > 0)
+    shares = np.zeros(len(columns))
+    shares[usable] = rng.random(len(usable))
+    shares *= rng.random() / float((problem.membership @ shares / problem.jobs.count).max(initial=1e-9))
+    out = even_widths(problem, usable, shares)
+    for amount in (columns.gpus, columns.cpus):
+        before, after = (np.bincount(columns.worker_type, amount * x) for x in (shares, out))
+        assert after == pytest.approx(before, abs=1e-9)
+    assert (problem.rates @ out >= (problem.rates @ shares) * (1 - 1e-8) - 1e-12).all()
+    assert (problem.membership @ out <= problem.jobs.count * (1 + 1e-9)).all()
 
 
 def test_only_one_of_several_amounts_is_fair() -> None:

@@ -58,6 +58,7 @@ def with_empty_type(problem: Problem) -> Problem:
         problem,
         worker_types=(*problem.worker_types, "none-left"),
         capacity=np.append(problem.capacity, 0.0),
+        cpus=np.append(problem.cpus, 0.0),
         price_per_gpu_hour=np.append(problem.price_per_gpu_hour, 0.01),
     )
 

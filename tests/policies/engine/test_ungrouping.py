@@ -73,7 +73,7 @@ def test_backfill_is_the_same_for_all_members(problem: Problem) -> None:
 def _way_of(problem: Problem, k: int, row: np.ndarray) -> tuple:
     c = problem.columns
     rows = [int(row[c.first[k]])] + ([int(row[c.second[k]])] if c.second[k] != ALONE else [])
-    return (*sorted(rows), int(c.worker_type[k]), int(c.gpus[k]), c.label[k])
+    return (*sorted(rows), int(c.worker_type[k]), int(c.gpus[k]), c.label[k], float(c.cpus[k]))
 
 
 def test_rows_that_stand_for_several_jobs_keep_all_their_time() -> None:
