@@ -116,5 +116,5 @@ def test_level_and_gain_agree_with_simplex(problem: Problem, merge: bool, seed: 
     # A tiny part of the level is given up for the gain, so the two gains differ a little.
     assert (rates / need).sum() == pytest.approx(gain, rel=1e-4)
     assert point.worth @ need == pytest.approx(1.0, rel=1e-5)
-    assert point.price @ problem.capacity + point.rent @ program.count == pytest.approx(level, rel=1e-5)
+    assert point.price @ program.supply + point.rent @ program.count == pytest.approx(level, rel=1e-5)
     assert_prices_bound_everything(program, point, seed)

@@ -18,7 +18,7 @@ from policies.engine.grouping import group
 from policies.errors import SolverFailure
 from policies.problem import Floats, Problem
 from policies.program import SLACK, Point, Program
-from tests.support.by_simplex import assert_prices_bound_everything, best_by_simplex, needs
+from tests.support.by_simplex import assert_prices_bound_everything, best_by_simplex, cpus_of_types, needs
 from tests.support.problems import alone, by_hand, canonical, problems, random_problem, together
 
 STEP = 1e-3
@@ -249,7 +249,7 @@ def test_the_least_shortfall(problem: Problem, merge: bool, factor: float) -> No
 def _shortfall_by_simplex(problem: Problem, need: Floats) -> float:
     """min Σ count · s, with the met part of each need, E' <= E and E' <= need, as separate variables."""
     rates, n, k = problem.rates.toarray(), len(need), len(problem.columns)
-    standing = np.vstack([problem.membership.toarray(), problem.occupancy.toarray()])
+    standing = np.vstack([problem.membership.toarray(), problem.occupancy.toarray(), cpus_of_types(problem)])
     pair = problem.columns.is_pair
     usable = (problem.columns.first_rate > 0) & (~pair | (problem.columns.second_rate > 0))
     scale = np.where(need > 0, need, 1.0)
@@ -257,7 +257,9 @@ def _shortfall_by_simplex(problem: Problem, need: Floats) -> float:
         # The gain: the met part of each need.
         np.concatenate([np.zeros(k), -problem.jobs.count * (need > 0)]),
         A_ub=np.block([[standing, np.zeros((len(standing), n))], [-rates / scale[:, None], np.eye(n)]]),
-        b_ub=np.concatenate([problem.jobs.count, problem.capacity, np.zeros(n)]),
+        b_ub=np.concatenate(
+            [problem.jobs.count, problem.capacity, np.minimum(problem.cpus, 1e9), np.zeros(n)]
+        ),
         bounds=[*((0, None if ok else 0) for ok in usable), *[(0, 1)] * n],
         method="highs",
     )

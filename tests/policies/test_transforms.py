@@ -97,7 +97,7 @@ def test_answers_do_not_depend_on_the_order_of_jobs(spec: str, problem: Problem,
             tuple(sorted(which.jobs.ids[row] for row in pair if row != ALONE))
             for pair in zip(c.first.tolist(), c.second.tolist(), strict=True)
         ]
-        keys = zip(jobs, c.worker_type.tolist(), c.gpus.tolist(), c.label, strict=True)
+        keys = zip(jobs, c.worker_type.tolist(), c.gpus.tolist(), c.label, c.cpus.tolist(), strict=True)
         return dict(zip(keys, share.tolist(), strict=True))
 
     assert by_name(problem, answer.time_share) == by_name(other, other_answer.time_share)
