@@ -1,4 +1,4 @@
-"""What columns with other CPUs gain: `python -m benchmarks.cpus FILE [--jobs 1500] [--rates 7 8 9]`.
+"""The gain of columns with other CPUs: `python -m benchmarks.cpus FILE [--jobs 1500] [--rates 7 8 9]`.
 
 FILE has Synergy's tables (the case `synergy-tables` of a file for `benchmarks.reference training`): how fast models
 train by their CPUs. 16 servers of 8 GPUs and 24 CPUs, jobs of one GPU: 20 % on images, 70 % on text, 10 % on speech.

@@ -56,8 +56,8 @@ class Model:
         # [t] GPUs in use, on average over time: at most the capacity.
         self.gpus: Expression = problem.occupancy.compressed() @ self.x
         # In the order of the duals of a `Point`.
-        taken = self.program.supply_use.compressed() @ self.x
-        self._rules: list[Constraint] = [self.time <= problem.jobs.count, taken <= self.program.supply]
+        use = self.program.supply_use.compressed() @ self.x
+        self._rules: list[Constraint] = [self.time <= problem.jobs.count, use <= self.program.supply]
         if len(problem.quotas):
             self._rules.append(problem.quota_use.compressed() @ self.x <= problem.quotas.gpus)
 

@@ -312,8 +312,8 @@ def _solve(
     """Apply modifiers and grouping, call the policy, and return its answer for the columns of the problem."""
     if "blind" in options and not (fair := fair_cpus(problem)).all():
         # A policy that does not know how fast types are does not know either what more CPUs would do.
-        seen = problem.restrict(np.arange(len(problem.jobs)), np.flatnonzero(fair))
-        return _among(fair, _solve(chosen, arguments, options, seen))
+        narrowed = problem.restrict(np.arange(len(problem.jobs)), np.flatnonzero(fair))
+        return _among(fair, _solve(chosen, arguments, options, narrowed))
     blind = Blind.of(problem, **options["blind"]) if "blind" in options else None
     visible = blind.problem if blind else problem
     keep = with_pairs(visible) if chosen.pairs or "packing" in options else without_pairs(visible)

@@ -91,7 +91,7 @@ def within(problem: Problem, time_share: Floats) -> Floats:
 
 
 class Tally:
-    """What is left of each quota, and of CPUs that can run out, for a rule that starts whole jobs one by one.
+    """The rest of each quota, and of CPUs that can run out, for a rule that starts whole jobs one by one.
 
     The CPUs of a type count as one more quota.
     """

@@ -229,7 +229,8 @@ class _Jobs:
         if most is None:
             problem = f"is {variant.cpus:g}, but worker type {literal(variant.worker_type)} states no CPUs"
             raise BadInput(problem, f"add `cpus` to worker_types.{variant.worker_type}", place=place)
-        if variant.cpus > most:
+        # A job that is wider than the type gets part of the time, and its fair share of CPUs then.
+        if variant.cpus > max(most, worker_type.fair_cpus(gpus)):
             problem = f"is {variant.cpus:g}, more than all of worker type {literal(variant.worker_type)}"
             raise BadInput(problem, f"it has {most:g} CPUs", place=place)
         return variant.cpus
