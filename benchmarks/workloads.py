@@ -105,6 +105,7 @@ def add_pairs(problem: Problem, partners: int | None, seed: int = 0) -> Problem:
             first_rate=np.concatenate([columns.first_rate, (solo[first] * first_factor).ravel()]),
             second_rate=np.concatenate([columns.second_rate, (solo[second] * second_factor).ravel()]),
             label=columns.label + ("",) * pairs,
+            cpus=np.concatenate([columns.cpus, np.zeros(pairs)]),
         ),
     )
 

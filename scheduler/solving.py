@@ -123,6 +123,7 @@ def _with_pairs(grouped: Problem, pairs: Pairs, kind: Ints) -> Columns:
         first_rate=np.concatenate([own.first_rate, pairs.first_rate[pair]]),
         second_rate=np.concatenate([own.second_rate, pairs.second_rate[pair]]),
         label=own.label + ("",) * len(pair),
+        cpus=np.concatenate([own.cpus, np.zeros(len(pair))]),
     )
 
 
