@@ -53,8 +53,9 @@ class Entry:
 
     `reads` are facts of jobs beyond rates, width and weight: jobs that differ in them are not merged. `also` are facts
     that affect the answer but do not distinguish jobs. `spread`: +blind spreads its shares over worker types; False if
-    the choice of type matters. `pairs`: it always receives the columns of pairs, with or without +packing. `origin`:
-    the file or the package that defines it; empty for Gavel's own.
+    the choice of type matters. `pairs`: it always receives the columns of pairs, with or without +packing. `optimum`:
+    its shares are an optimum, so quotas that they keep need not be in the problem. `origin`: the file or the package
+    that defines it; empty for Gavel's own.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Entry:
     spread: bool
     pairs: bool
     also: tuple[str, ...] = ()
+    optimum: bool = True
     origin: str = ""
 
     @property
@@ -102,6 +104,7 @@ def policy(
     spread: bool = True,
     pairs: bool = False,
     also: Sequence[str] = (),
+    optimum: bool = True,
 ) -> Callable[[Callable[..., Allocation]], Callable[..., Allocation]]:
     """Register a pure function `Problem -> Allocation` under a name and its aliases; see Entry for the options."""
     if not names or not all(isinstance(name, str) and _is_name(name) for name in names):
@@ -116,7 +119,9 @@ def policy(
                 f"{names[0]}: a policy is a function, but this is of type {type(function).__name__}"
             )
         origin = _origin.get()
-        entry = Entry(names[0], names[1:], function, tuple(reads), spread, pairs, tuple(also), origin)
+        entry = Entry(
+            names[0], names[1:], function, tuple(reads), spread, pairs, tuple(also), optimum, origin
+        )
         for name in names:
             other = _entries.get(_names.get(name, ""))
             # A module of Gavel's own may be reloaded.
@@ -282,6 +287,7 @@ def _run(
         visible,
         lambda relaxed: _solve(chosen, arguments, options, relaxed),
         lambda answer: exceeded(visible, answer.time_share),
+        all_at_once=not chosen.optimum,
     )
     share[columns] = np.where(inner.time_share < DUST, 0.0, inner.time_share)
     backfill[columns] = inner.backfill

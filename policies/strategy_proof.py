@@ -15,7 +15,7 @@ from policies.program import Program
 from policies.registry import policy
 
 
-@policy("strategy_proof", reads=())
+@policy("strategy_proof", reads=(), optimum=False)
 def strategy_proof(problem: Problem, *, exact: int = 256) -> Allocation:
     """X* = argmax Σ log E_m; job m gets d_m X*_m, d_m = Π_{m' ≠ m} E_m'(X*) / E_m'(X* without m)
 

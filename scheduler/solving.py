@@ -69,7 +69,10 @@ def solve(question: Solve, time_limit_s: float | None = None) -> tuple[Problem, 
     problem = question.problem
     problem = problem.restrict(np.arange(len(problem.jobs)), np.flatnonzero(not_too_wide(problem)))
     joined, allocation = add_as_exceeded(
-        problem, lambda relaxed: _paired(question.policy, policy, relaxed, pairs), partial(_exceeded, problem)
+        problem,
+        lambda relaxed: _paired(question.policy, policy, relaxed, pairs),
+        partial(_exceeded, problem),
+        all_at_once=not entry_of(question.policy).optimum,
     )
     return derived(joined, quotas=problem.quotas), allocation
 

@@ -18,15 +18,20 @@ Result = TypeVar("Result")
 
 
 def add_as_exceeded(
-    problem: Problem, solve: Callable[[Problem], Result], exceeded: Callable[[Result], Ints]
+    problem: Problem,
+    solve: Callable[[Problem], Result],
+    exceeded: Callable[[Result], Ints],
+    *,
+    all_at_once: bool = False,
 ) -> Result:
     """Solve a problem with few of its quotas: with none, then with those that the result exceeds.
 
     With each come the other quotas on the same jobs, because jobs that are stopped on one type turn to others.
     An optimum without a quota that keeps the quota is an optimum under it, so the result is as good as with all quotas.
     If no quota binds, it is exactly the result without quotas, and jobs of all tenants are merged as before.
+    `all_at_once` is for results that are no optimum themselves: all quotas that can bind count from the start.
     """
-    added: Ints = np.zeros(0, dtype=np.int64)
+    added: Ints = _can_bind(problem) if all_at_once else np.zeros(0, dtype=np.int64)
     while True:
         result = solve(
             derived(problem, quotas=problem.quotas.take(added)) if len(problem.quotas) else problem
@@ -45,6 +50,16 @@ def _by_jobs(quotas: Quotas) -> Ints:
     numbers: dict[bytes, int] = {}
     jobs = np.split(quotas.job[order], ends[:-1]) if len(ends) else []
     return np.array([numbers.setdefault(own.tobytes(), len(numbers)) for own in jobs], np.int64)
+
+
+def _can_bind(problem: Problem) -> Ints:
+    """Return the quotas that their jobs exceed if all of them run at their widest, on a cluster with room for them."""
+    quotas, columns = problem.quotas, problem.columns
+    widest = np.zeros(len(problem.jobs))
+    np.maximum.at(widest, columns.first, columns.gpus)
+    np.maximum.at(widest, columns.second[columns.is_pair], columns.gpus[columns.is_pair])
+    most = np.bincount(quotas.quota, (widest * problem.jobs.count)[quotas.job], len(quotas))
+    return np.flatnonzero(most > quotas.gpus * (1.0 + TOLERANCE))
 
 
 def exceeded(problem: Problem, time_share: Floats) -> Ints:
