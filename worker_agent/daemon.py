@@ -140,6 +140,8 @@ class AgentService:
             checkpoints=config.checkpoints,
             devices=self.inventory.devices,
             speed=self.inventory.speed,
+            cpus=host.cpus(),
+            gpus=len(self.inventory.gpus),
             log_bytes_max=int(config.logs_mb * 1e6 / LOG_PIECES),
             setup_limit_s=config.setup_limit_s,
             terminals=config.terminals,

@@ -20,6 +20,7 @@ from gavel.training.checkpoint.torch_checkpoint import TorchCheckpoint
 from gavel.training.data.cached import CachedDataset
 from gavel.training.data.measured import MeasuredDataset
 from gavel.training.data.shared import shared_prep
+from gavel.training.environment import cpus
 from gavel.training.errors import (
     CheckpointError,
     EnvironmentFault,
@@ -48,6 +49,7 @@ __all__ = [
     "StaleAttempt",
     "TorchCheckpoint",
     "TrainingError",
+    "cpus",
     "end",
     "load_bytes",
     "load_text",

@@ -92,6 +92,26 @@ def speed_of(env: Mapping[str, str] = os.environ) -> float:
     return speed
 
 
+def processes_of_rank(env: Mapping[str, str] = os.environ) -> int:
+    """Return how many processes share a rank of Gavel: those that torchrun has started on this node, else 1."""
+    return max(_whole_number(env, "LOCAL_WORLD_SIZE", 1), 1) if env.get("TORCHELASTIC_RUN_ID") else 1
+
+
+def cpus(env: Mapping[str, str] = os.environ) -> int:
+    """Return how many loader workers this rank should have: `DataLoader(data, num_workers=gavel.training.cpus())`.
+
+    Under Gavel: the rank's fair share of the node's CPUs, or more if the job or others of its type were seen to wait
+    for data. Elsewhere: the CPUs on which this process may run.
+    """
+    workers = _whole_number(env, "GAVEL_CPUS", 0) or available_cpus()
+    return max(1, -(-workers // processes_of_rank(env)))
+
+
+def available_cpus() -> int:
+    """Return the number of CPUs on which this process may run."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def cache_nodes_of(env: Mapping[str, str] = os.environ) -> CacheNodes | None:
     """Return the nodes that share their caches in this job; None if there is only this one."""
     text = env.get("GAVEL_CACHE_NODES")

@@ -32,9 +32,10 @@ class SendLeases(msgspec.Struct, frozen=True, gc=False):
     # (lease, reason) of each lease that is ending and may still have processes on this node.
     why_ended: tuple[tuple[str, str], ...] = ()
     # By lease, where it is above 0: how much longer than usual its job may take to save, and the mean time in seconds
-    # between losses of nodes that stop it.
+    # between losses of nodes that stop it, and the loader workers of a rank with which it would not wait.
     extra_save_s: dict[str, float] = {}
     mtbf_s: dict[str, float] = {}
+    workers: dict[str, int] = {}
 
 
 class RenewLeases(msgspec.Struct, frozen=True):

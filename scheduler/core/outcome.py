@@ -10,7 +10,9 @@ from scheduler.core.facts import Fact, LeasesStarted
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import Node, NodeState
 from scheduler.model.errors import InvalidSpec, LimitReached, Refused
-from scheduler.model.lease import STOPPING, Holding, Lease, nodes_of
+from scheduler.model.jobs import Job
+from scheduler.model.lease import STOPPING, Bundle, Holding, Lease, nodes_of
+from scheduler.model.measured import pool_key
 from scheduler.model.node_losses import mtbf_s
 
 _UNREACHABLE = frozenset({NodeState.SILENT, NodeState.LOST})
@@ -131,7 +133,7 @@ def _code_of(error: Refused | InvalidSpec) -> str:
 def _set_of(state: SchedulerState, node: Node) -> SendLeases:
     """Return the current set of leases of a node, with the reasons of those that are ending."""
     leases, last, why_ended = [], [], []
-    extra_save, mtbf = {}, {}
+    extra_save, mtbf, workers = {}, {}, {}
     lossy = {kind for kind, losses in state.losses.items() if losses.losses}
     for holding in state.on_node(node.spec.name):
         if node.spec.name in holding.exited:
@@ -149,8 +151,18 @@ def _set_of(state: SchedulerState, node: Node) -> SendLeases:
             extra_save[name] = holding.extra_save_s
         if bundle.worker_type in lossy:
             mtbf[name] = mtbf_s(state.losses, bundle.worker_type, bundle.gpus)
+        if count := useful_workers_of(state, state.jobs[holding.lease.job], bundle):
+            workers[name] = count
     of_node = node.spec.name, state.epoch, node.generation
-    return SendLeases(*of_node, tuple(leases), tuple(last), tuple(why_ended), extra_save, mtbf)
+    return SendLeases(*of_node, tuple(leases), tuple(last), tuple(why_ended), extra_save, mtbf, workers)
+
+
+def useful_workers_of(state: SchedulerState, job: Job, bundle: Bundle) -> int:
+    """Return the loader workers of a rank with which a job would not wait for data here; 0 if that is unknown."""
+    book = state.measured
+    return (
+        book.workers(job.id, pool_key(job, bundle.worker_type, bundle.gpus)) if book.pools or book.jobs else 0
+    )
 
 
 def as_sent(state: SchedulerState, holding: Holding) -> Lease:

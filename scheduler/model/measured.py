@@ -1,8 +1,9 @@
-"""Values that jobs have measured about themselves: the cost of a restart, the time that a save needs.
+"""Values that jobs have measured about themselves: the cost of a restart, the time to save, the loader workers of use.
 
 Values of a job count for itself, and as one of the last `POOL` of its kind for jobs of the same user, type, number of
 GPUs and worker type that have none yet: their median counts, so that a single job with wrong values changes little. A
-job can hurt only itself by them: every time is clamped to `TIME_MAX_S`, and no entitlement depends on them.
+job can hurt only itself by them: every time is clamped to `TIME_MAX_S`, workers to `WORKERS_MAX` and by agents to the
+CPUs of the node, and no entitlement depends on them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from scheduler.model.jobs import Job
 # how the values of the nodes of a gang become one; `start_s` is measured by the agents.
 MERGE: dict[str, Callable[[Iterable[float]], float]] = {
     **dict.fromkeys(("step_s", "stall_s", "durable_s", "final_save_s", "load_s", "start_s"), max),
-    **dict.fromkeys(("interval", "overhead", "loss_s", "wait", "fetch", "prep", "sample_bytes"), max),
+    **dict.fromkeys(
+        ("interval", "overhead", "loss_s", "wait", "fetch", "prep", "sample_bytes", "workers"), max
+    ),
     **dict.fromkeys(("gpu_rate", "prep_rate", "storage_rate", "cache_rate", "cached"), min),
     **dict.fromkeys(("bytes", "sent_bytes"), sum),
 }
@@ -30,6 +33,8 @@ STEP = 0.05
 VALUE_MIN, VALUE_MAX = 1e-9, 1e18
 # The most seconds that decisions make of any of these times.
 TIME_MAX_S = 600.0
+# The most loader workers of a rank.
+WORKERS_MAX = 1024
 # How many jobs a pool has.
 POOL = 9
 # Agents kill a job so long after they asked it to save, unless they are told to wait longer.
@@ -119,11 +124,22 @@ class MeasuredBook:
         self, job: str, key: PoolKey, time_of: Callable[[Mapping[str, float]], float | None]
     ) -> float | None:
         """Return a time that follows from measured values: the job's own, else the median of its pool, else None."""
-        own_s = time_of(self.of(job))
-        if own_s is not None:
-            return min(own_s, TIME_MAX_S)
-        pool = [s for values in self.pools.get(key, {}).values() if (s := time_of(values)) is not None]
-        return min(statistics.median(pool), TIME_MAX_S) if pool else None
+        time_s = self._own_or_pooled(job, key, time_of)
+        return None if time_s is None else min(time_s, TIME_MAX_S)
+
+    def workers(self, job: str, key: PoolKey) -> int:
+        """Return the loader workers of a rank with which its loop would not wait for data; 0 if that is unknown."""
+        workers = self._own_or_pooled(job, key, useful_workers)
+        return 0 if workers is None else whole_workers(workers)
+
+    def _own_or_pooled(
+        self, job: str, key: PoolKey, value_of: Callable[[Mapping[str, float]], float | None]
+    ) -> float | None:
+        own = value_of(self.of(job))
+        if own is not None:
+            return own
+        values = [value for each in self.pools.get(key, {}).values() if (value := value_of(each)) is not None]
+        return statistics.median(values) if values else None
 
     def forget(self, jobs: Iterable[str], job_types: Iterable[str]) -> None:
         """Drop the values of these jobs, and the pools of these job types."""
@@ -165,6 +181,28 @@ def failure_s(values: Mapping[str, float]) -> float | None:
 def final_save_s(values: Mapping[str, float]) -> float | None:
     """Return how long the save at the end of a lease takes."""
     return values.get("final_save_s")
+
+
+def useful_workers(values: Mapping[str, float]) -> float | None:
+    """Return the loader workers of a rank with which its loop would not wait: the seconds of work in a second of steps.
+
+    The work of a step is to prepare its samples, and to read them from storage or from the cache, as far as that was
+    measured. Workers that share too few CPUs take longer, so that they seem to be more than are needed.
+    """
+    workers, gpu_rate, prep_rate = (values.get(key, 0.0) for key in ("workers", "gpu_rate", "prep_rate"))
+    if not (workers and gpu_rate and prep_rate):
+        return None
+    cached = min(values.get("cached", 0.0), 1.0)
+    work_s = 1 / prep_rate
+    for rate, part in (("storage_rate", 1 - cached), ("cache_rate", cached)):
+        if values.get(rate):
+            work_s += part / values[rate]
+    return gpu_rate * workers * work_s
+
+
+def whole_workers(workers: float) -> int:
+    """Return a number of loader workers as a job can have it."""
+    return math.ceil(min(workers, WORKERS_MAX))
 
 
 def extra_save_s(save_s: float | None, round_s: float) -> float:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scheduler.model.measured import (
     MERGE,
     POOL,
     TIME_MAX_S,
+    WORKERS_MAX,
     MeasuredBook,
     PoolKey,
     extra_save_s,
     failure_s,
     quantised,
     restart_s,
+    useful_workers,
+    whole_workers,
 )
 from scheduler.model.node_losses import NodeLosses, mtbf_s
 from worker_agent.core.measured import _MERGE as agents_merge
@@ -146,3 +151,41 @@ def test_losses_of_nodes_give_the_time_between_them() -> None:
     assert mtbf_s(losses, "v100", 4) == 50 * 3600.0
     assert mtbf_s(losses, "k80", 1) == 100 * 3600.0
     assert mtbf_s(losses, "p100", 1) == mtbf_s(losses, "a100", 1) == 0.0
+
+
+positive = st.floats(1e-3, 1e3)
+
+
+@given(positive, positive, positive, positive, st.floats(0, 1), st.integers(1, 64))
+def test_with_the_useful_workers_a_loop_would_not_wait(
+    step_s: float, prep_s: float, storage_s: float, cache_s: float, cached: float, workers: int
+) -> None:
+    """So many workers give a batch in the time of a step, and fewer do not, however many measured it."""
+    work_s = prep_s + (1 - cached) * storage_s + cached * cache_s
+    rates = {"prep_rate": prep_s, "storage_rate": storage_s, "cache_rate": cache_s}
+    values = {name: workers / seconds for name, seconds in rates.items()}
+    useful = useful_workers({**values, "workers": workers, "gpu_rate": 1 / step_s, "cached": cached})
+    assert useful == pytest.approx(work_s / step_s)
+    assert whole_workers(useful) >= min(useful, WORKERS_MAX)
+    assert whole_workers(useful) < useful + 1
+
+
+def test_what_is_unknown_makes_no_workers() -> None:
+    """Without workers, a rate of the loop or one of preparation nothing follows; reading counts where it is known."""
+    values = {"workers": 2.0, "gpu_rate": 10.0, "prep_rate": 5.0}
+    assert useful_workers(values) == pytest.approx(4.0)
+    assert useful_workers({**values, "cached": 0.5, "storage_rate": 0.0}) == pytest.approx(4.0)
+    assert useful_workers({**values, "cached": 0.5, "storage_rate": 10.0}) == pytest.approx(5.0)
+    for key in values:
+        assert useful_workers({name: value for name, value in values.items() if name != key}) is None
+        assert useful_workers({**values, key: 0.0}) is None
+
+
+def test_a_new_job_gets_the_workers_of_its_type() -> None:
+    """The median of its pool, until it has values of its own; nothing makes it ask for a million."""
+    book = MeasuredBook()
+    assert book.workers("9", KEY) == 0
+    for number, rate in enumerate((5.0, 6.0, 1e9)):
+        book.enter(str(number), KEY, {"workers": 2.0, "gpu_rate": rate, "prep_rate": 4.0})
+    assert (book.workers("9", KEY), book.workers("0", KEY), book.workers("2", KEY)) == (3, 3, WORKERS_MAX)
+    assert book.workers("9", KEY._replace(user="bob")) == 0

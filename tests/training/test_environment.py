@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from gavel.training.environment import Run, ranks_of, run_of, speed_of, steps_of
+from gavel.training.environment import Run, available_cpus, cpus, ranks_of, run_of, speed_of, steps_of
 from gavel.training.errors import EnvironmentFault
 from gavel.training.lease import Lease, LeaseFile, parse
 from gavel.training.progress import Progress
@@ -123,3 +124,18 @@ def test_progress_is_not_written_through_a_link(tmp_path: Path) -> None:
     progress.begin(saved=0)
     progress.write(100.0, 1)
     assert victim.read_text() == "precious"
+
+
+def test_a_rank_is_told_its_loader_workers() -> None:
+    """Processes that torchrun has started share those of their rank, and each has at least one."""
+    assert cpus({"GAVEL_CPUS": "6"}) == 6
+    assert cpus({"GAVEL_CPUS": "6", "LOCAL_WORLD_SIZE": "4"}) == 6
+    torchrun = {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "4"}
+    assert [cpus({"GAVEL_CPUS": text, **torchrun}) for text in ("12", "6", "1")] == [3, 2, 1]
+    with pytest.raises(EnvironmentFault, match="GAVEL_CPUS is 'many': expected a whole number, such as 100"):
+        cpus({"GAVEL_CPUS": "many"})
+
+
+def test_elsewhere_loader_workers_are_the_cpus_of_the_process() -> None:
+    """Those on which it may run, which taskset and containers limit."""
+    assert cpus({}) == available_cpus() == len(os.sched_getaffinity(0))

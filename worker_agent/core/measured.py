@@ -14,7 +14,9 @@ LARGEST = 1e300
 # By key of `measured` in progress-RANK.json (docs/job-directory.md): how the values of several ranks become one.
 _MERGE: dict[str, Callable[[Iterable[float]], float]] = {
     **dict.fromkeys(("step_s", "stall_s", "durable_s", "final_save_s", "load_s"), max),
-    **dict.fromkeys(("interval", "overhead", "loss_s", "wait", "fetch", "prep", "sample_bytes"), max),
+    **dict.fromkeys(
+        ("interval", "overhead", "loss_s", "wait", "fetch", "prep", "sample_bytes", "workers"), max
+    ),
     **dict.fromkeys(("gpu_rate", "prep_rate", "storage_rate", "cache_rate", "cached"), min),
     **dict.fromkeys(("bytes", "sent_bytes"), sum),
 }

@@ -132,6 +132,10 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     extra_save_s: float = 0.0
     # The time between failures of nodes that would stop this job, on average; 0: none were seen.
     mtbf_s: float = 0.0
+    # The CPUs that the job asks for here; 0: it asks for none.
+    cpus: float = 0.0
+    # The loader workers of a rank with which its loop would not wait for data; 0: unknown.
+    workers: int = 0
 
     @property
     def token(self) -> Token:

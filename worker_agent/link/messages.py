@@ -57,6 +57,8 @@ def order_of(order: pb.Order, base_s: float) -> Order:
         packed=order.packed,
         extra_save_s=order.extra_save_s,
         mtbf_s=order.mtbf_s,
+        cpus=order.cpus,
+        workers=order.workers,
         launch=launch_of(order.launch),
         plan=order.plan,
     )

@@ -19,6 +19,7 @@ import msgspec
 from worker_agent.core.messages import Launch, Order
 from worker_agent.node.users import Account
 from worker_agent.runs.container import INSIDE_ONLY, container_entry
+from worker_agent.runs.cpu_shares import loader_workers
 from worker_agent.runs.rendezvous import Rendezvous
 from worker_agent.shim.attempt_checkpoints import attempt_name
 from worker_agent.shim.process_tree import boot_id
@@ -49,6 +50,9 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     # The speed of declared GPUs, by which jobs on emulated GPUs pace their steps; None for detected GPUs.
     speed: float | None = None
+    # The CPUs and the number of GPUs of the node, for fair shares; without CPUs, jobs are not told how many they have.
+    cpus: float = 0.0
+    gpus: int = 0
     # The size of one piece of a log, and how many pieces are kept.
     log_bytes_max: int = 16_000_000
     log_files_max: int = LOG_PIECES
@@ -252,6 +256,8 @@ def _environment(
         env["GAVEL_SPEED"] = repr(node.speed)
     if order.array_index is not None:
         env["GAVEL_ARRAY_INDEX"] = str(order.array_index)
+    if node.cpus:
+        env["GAVEL_CPUS"] = str(loader_workers(order, cpus=node.cpus, gpus=node.gpus))
     if order.plan:
         env["GAVEL_PLAN"] = str(run_dir / PLAN)
     return env

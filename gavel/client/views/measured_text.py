@@ -10,6 +10,8 @@ from gavel.client.views.units import duration, size
 FASTER = 1.05
 # With such a part of the data cached, all of it may be: agents report this value when it has moved by a tenth.
 NEARLY_ALL = 0.9
+# A loop that waits for less than this part of the time has workers enough.
+WAITS = 0.02
 
 
 def measured_words(values: Mapping[str, float], cpus: float | None = None) -> Iterator[tuple[str, str]]:
@@ -40,6 +42,11 @@ def _waits(values: Mapping[str, float], cpus: float | None) -> str:
     text += f": {prep:.1%} preparation, {fetch:.1%} reading"
     if "prep_rate" in values and "gpu_rate" in values and wait < 1:
         text += _remedy(values, wait, cpus)
+    before, after = (round(values.get(name, 0.0)) for name in ("workers", "useful_workers"))
+    if 0 < before < after and wait >= WAITS:
+        text += (
+            f"; its next lease gets up to {after} loader workers instead of {before} (gavel.training.cpus())"
+        )
     return text
 
 

@@ -28,6 +28,7 @@ from typing import Any
 from gavel.training.checkpoint import rng
 from gavel.training.data.counters import counters_of
 from gavel.training.data.kept import DIRECTORY
+from gavel.training.environment import available_cpus
 from gavel.training.errors import EnvironmentFault, TrainingError
 
 MODE, STEPS, FILE, DATA = "GAVEL_PROBE", "GAVEL_PROBE_STEPS", "GAVEL_PROBE_FILE", "GAVEL_PROBE_DATA"
@@ -178,11 +179,6 @@ def probe_of(loader: Iterable[Any]) -> Probe | None:
     if not (steps.isascii() and steps.isdigit() and int(steps) > 0):
         raise EnvironmentFault(f"{STEPS} is '{steps}': expected a whole number above 0, such as 100")
     return Probe(loader, "cached" if cpus else mode, cpus, int(steps), os.environ.get(FILE) or os.devnull)
-
-
-def available_cpus() -> int:
-    """Return the number of CPUs on which this process may run."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def drop_from_page_cache(paths: Iterable[str]) -> int:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from gavel.training.data.counters import Counts, counters_of
 from gavel.training.data.stalls import divided
+from gavel.training.environment import processes_of_rank
 
 # Waits are those of the last minute of steps, so that they follow a change: data that is cached after the first epoch,
 # or a disk that becomes slow. Steps may be long, so the loop must also have waited for some batches since.
@@ -55,6 +56,7 @@ class Waits:
             # A loop that loads its own data has no rate of loading beside its own.
             if isinstance(workers, int) and isinstance(batch, int) and workers > 0 and batch > 0:
                 values |= dict(_rates(counts, workers / batch))
+                values["workers"] = float(workers * processes_of_rank())
         return values
 
     def _mark(self, now: Mark) -> Mark:

@@ -184,7 +184,7 @@ class Goodbye(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("lease", "job", "attempt", "epoch", "gpus", "ends_in_s", "node_rank", "nodes", "rank_first", "gpus_total", "master_address", "steps_max", "name", "user", "launch", "array_index", "worker_type", "packed", "memory_gb", "cpus", "last", "plan", "extra_save_s", "mtbf_s")
+    __slots__ = ("lease", "job", "attempt", "epoch", "gpus", "ends_in_s", "node_rank", "nodes", "rank_first", "gpus_total", "master_address", "steps_max", "name", "user", "launch", "array_index", "worker_type", "packed", "memory_gb", "cpus", "last", "plan", "extra_save_s", "mtbf_s", "workers")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +209,7 @@ class Order(_message.Message):
     PLAN_FIELD_NUMBER: _ClassVar[int]
     EXTRA_SAVE_S_FIELD_NUMBER: _ClassVar[int]
     MTBF_S_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
     lease: str
     job: str
     attempt: int
@@ -233,7 +234,8 @@ class Order(_message.Message):
     plan: str
     extra_save_s: float
     mtbf_s: float
-    def __init__(self, lease: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., epoch: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., ends_in_s: _Optional[float] = ..., node_rank: _Optional[int] = ..., nodes: _Optional[int] = ..., rank_first: _Optional[int] = ..., gpus_total: _Optional[int] = ..., master_address: _Optional[str] = ..., steps_max: _Optional[float] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., launch: _Optional[_Union[_jobs_pb2.Launch, _Mapping]] = ..., array_index: _Optional[int] = ..., worker_type: _Optional[str] = ..., packed: _Optional[bool] = ..., memory_gb: _Optional[float] = ..., cpus: _Optional[float] = ..., last: _Optional[bool] = ..., plan: _Optional[str] = ..., extra_save_s: _Optional[float] = ..., mtbf_s: _Optional[float] = ...) -> None: ...
+    workers: int
+    def __init__(self, lease: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., epoch: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., ends_in_s: _Optional[float] = ..., node_rank: _Optional[int] = ..., nodes: _Optional[int] = ..., rank_first: _Optional[int] = ..., gpus_total: _Optional[int] = ..., master_address: _Optional[str] = ..., steps_max: _Optional[float] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., launch: _Optional[_Union[_jobs_pb2.Launch, _Mapping]] = ..., array_index: _Optional[int] = ..., worker_type: _Optional[str] = ..., packed: _Optional[bool] = ..., memory_gb: _Optional[float] = ..., cpus: _Optional[float] = ..., last: _Optional[bool] = ..., plan: _Optional[str] = ..., extra_save_s: _Optional[float] = ..., mtbf_s: _Optional[float] = ..., workers: _Optional[int] = ...) -> None: ...
 
 class Desired(_message.Message):
     __slots__ = ("epoch", "generation", "round_number", "orders", "why_ended")

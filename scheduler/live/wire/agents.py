@@ -124,6 +124,7 @@ def desired_to(
         order.last = order.lease in effect.last
         order.extra_save_s = effect.extra_save_s.get(order.lease, 0.0)
         order.mtbf_s = effect.mtbf_s.get(order.lease, 0.0)
+        order.workers = effect.workers.get(order.lease, 0)
     # All leases of a set are of one round.
     number = effect.leases[0].round_number if effect.leases else 0
     return pb.SchedulerMessage(

@@ -17,6 +17,7 @@ from scheduler.live.wire.jobs import STATE_NUMBERS, spec_to_wire
 from scheduler.model.jobs import Job
 from scheduler.model.launch import TerminalUse
 from scheduler.model.lease import Holding
+from scheduler.model.measured import useful_workers, whole_workers
 
 # The beginning of the year 9999: programs can show it in every time zone.
 LAST_S = 253_370_764_800.0
@@ -67,7 +68,7 @@ def job_view(
         time_s=job.time_s,
         gpu_s=job.gpu_s,
         nodes=nodes,
-        measured=state.measured.of(job.id),
+        measured=_measured(state, job),
     )
     if job.started_s is not None:
         wire.started.CopyFrom(stamp(job.started_s))
@@ -85,6 +86,13 @@ def job_view(
         if terminal is not None and not private:
             wire.placement.terminal.CopyFrom(_terminal_use(terminal))
     return wire
+
+
+def _measured(state: SchedulerState, job: Job) -> dict[str, float]:
+    """Return what a job has measured about itself, and how many loader workers follow from it."""
+    values = dict(state.measured.of(job.id))
+    workers = useful_workers(values)
+    return values if workers is None else {**values, "useful_workers": float(whole_workers(workers))}
 
 
 def _terminal_use(use: TerminalUse) -> jobs_pb2.TerminalUse:

@@ -73,6 +73,14 @@ SLOW_STORAGE = {
         ({**SLOW_STORAGE, "cached": 0.4}, None, "node's cache would make it 1.6 x as fast"),
         # It is in the cache already.
         ({**SLOW_STORAGE, "cached": 0.907}, 3.0, "35.0% reading"),
+        (
+            {**STARVED, "workers": 3.0, "useful_workers": 6.0},
+            3.0,
+            "fast; its next lease gets up to 6 loader workers instead of 3 (gavel.training.cpus())",
+        ),
+        # As many workers as are of use do not cure a wait, and a loop that hardly waits needs no others.
+        ({**STARVED, "workers": 6.0, "useful_workers": 6.0}, 3.0, "fast"),
+        ({**STARVED, "wait": 0.01, "workers": 3.0, "useful_workers": 4.0}, 3.0, "as fast"),
         # A loop that loads its own data uses no more CPUs.
         ({name: STARVED[name] for name in ("wait", "prep", "fetch", "gpu_rate")}, 3.0, "7.0% reading"),
         ({**STARVED, "wait": 1.0}, 3.0, "reading"),

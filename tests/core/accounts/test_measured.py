@@ -192,3 +192,14 @@ def test_measured_values_survive_a_restart(desk_of: DeskOf) -> None:
     assert again.losses == state.losses
     assert again.leases[lease].extra_save_s == state.leases[lease].extra_save_s > 0
     assert again.measured.of("1")["final_save_s"] == pytest.approx(40.0, rel=0.026)
+
+
+def test_a_starved_job_hears_how_many_workers_it_can_use(desk_of: DeskOf) -> None:
+    """And so does a new job of its user and type, from its first lease on; others hear nothing."""
+    desk = desk_of(node(gpus=3))
+    first, _ = desk.run(job(user="ann"), job(user="bob"))
+    desk.report(measured={first: {"workers": 3.0, "gpu_rate": 10.0, "prep_rate": 5.6}})
+    desk.settle()
+    (new,) = desk.run(job(user="ann"))
+    desk.report(generation=0)
+    assert desk.expect(SendLeases).workers == {first: 6, new: 6}

@@ -75,13 +75,16 @@ def test_the_agent_gets_the_leases_that_will_not_be_renewed():
         for n, name in enumerate("ab")
     )
     why_ended = (("1", "its turn is over"), ("2", "cancelled\nby ann"))
-    message = desired_to(SendLeases("n1", 1, 4, leases, ("1",), why_ended), jobs.__getitem__, str, 50.0)
+    effect = SendLeases("n1", 1, 4, leases, ("1",), why_ended, {"0": 9.0}, {"1": 7200.0}, {"0": 6})
+    message = desired_to(effect, jobs.__getitem__, str, 50.0)
     event = desired_of(message.desired, 100.0)
     assert event.why_ended == {"1": "its turn is over", "2": "cancelled by ann"}
     assert [(order.lease, order.last, order.ends_s) for order in event.orders] == [
         ("0", False, 110.0),
         ("1", True, 110.0),
     ]
+    hints = [(order.extra_save_s, order.mtbf_s, order.workers) for order in event.orders]
+    assert hints == [(9.0, 0.0, 6), (0.0, 7200.0, 0)]
 
 
 def test_a_newer_set_makes_everything_older_void():

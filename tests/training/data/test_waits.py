@@ -48,10 +48,19 @@ def test_counters_divide_the_wait_and_give_rates() -> None:
             "sample_bytes": 500.0,
             "prep_rate": 1 / 0.060,
             "storage_rate": 1 / 0.020,
+            "workers": 2.0,
         }
     )
     half = Waits(loader(hits=20), 4.0).measured(10.0, 0.5)
     assert (half["cached"], half["cache_rate"], half["storage_rate"]) == pytest.approx((0.5, 50.0, 50.0))
+
+
+def test_the_workers_of_a_rank_are_those_of_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun starts several processes for a rank of Gavel, each with a loader of its own."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert Waits(loader()).measured(10.0, 0.5)["workers"] == 2.0
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert Waits(loader()).measured(10.0, 0.5)["workers"] == 8.0
 
 
 def test_waits_are_recent() -> None:

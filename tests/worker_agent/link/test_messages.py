@@ -78,6 +78,8 @@ def test_an_order_arrives_whole() -> None:
         packed=True,
         extra_save_s=40.0,
         mtbf_s=7200.0,
+        cpus=1.5,
+        workers=6,
     )
     assert order_of(wire, 100.0) == Order(
         lease="17",
@@ -99,6 +101,8 @@ def test_an_order_arrives_whole() -> None:
         packed=True,
         extra_save_s=40.0,
         mtbf_s=7200.0,
+        cpus=1.5,
+        workers=6,
         launch=Launch(),
     )
 

@@ -91,6 +91,14 @@ def test_a_job_has_one_rank_per_gpu() -> None:
     }
 
 
+def test_ranks_are_told_their_loader_workers() -> None:
+    """Each has those of its own share, or what it is known to need; on a node with unknown CPUs none is told."""
+    node = msgspec.structs.replace(NODE, cpus=12.0, gpus=4)
+    assert [rank["env"]["GAVEL_CPUS"] for rank in start(node=node)["ranks"]] == ["3", "3"]
+    assert [rank["env"]["GAVEL_CPUS"] for rank in start(node=node, workers=5)["ranks"]] == ["5", "5"]
+    assert "GAVEL_CPUS" not in start()["ranks"][0]["env"]
+
+
 def test_ranks_of_the_second_node_follow_those_of_the_first() -> None:
     """The second node's ranks begin after the first node's, however many it has."""
     start_json = start(node_rank=1, nodes=2, rank_first=6, world_size=8)
