@@ -182,9 +182,10 @@ class LeasedIterator(Generic[Batch]):
             if step >= gate.limit and not self._may_continue(step):
                 return
             while True:
+                began_s = clock()
                 batches = self._pass()
                 first = next(batches, _END)
-                self._first_step_begins()
+                self._first_step_begins(clock() - began_s)
                 batch, first = first, None
                 while batch is not _END:
                     yield batch
@@ -209,12 +210,12 @@ class LeasedIterator(Generic[Batch]):
             return self._position.repeat_first(bounded=self._gate.total is not None)
         return self._position.begin()
 
-    def _first_step_begins(self) -> None:
+    def _first_step_begins(self, waited_s: float) -> None:
         pacing.start_over()
         if self._auto is not None:
             self._auto.restart_step()
         if self._session is not None:
-            self._session.progress.step_begins()
+            self._session.progress.step_begins(waited_s)
 
     def _may_continue(self, step: int) -> bool:
         """Act at the gate's limit: save if that is due. Return False if the loop must stop."""

@@ -80,10 +80,15 @@ class Progress:
         """Measure from now on how long the loop waits for this loader."""
         self.waits = Waits(loader, 0.0 if self.waits is None else self.waits.waited_s)
 
-    def step_begins(self) -> None:
-        """Record that the first step starts now. Later calls change nothing."""
+    def step_begins(self, waited_s: float = 0.0) -> None:
+        """Record that the first step of a pass starts now, for whose batch the loop has waited so long.
+
+        For the first pass of a lease, that is a part of its start. Later passes change nothing else.
+        """
         if self._first_step_s is None:
             self._first_step_s = time.monotonic()
+        elif self.waits is not None:
+            self.waits.waited_s += waited_s
 
     def save_begins(self, steps: int, briefly: bool = False) -> None:
         """Record that the loop now pauses for a checkpoint, after so many steps. `briefly`: for a copy only.

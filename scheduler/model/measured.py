@@ -214,14 +214,13 @@ def extra_save_s(save_s: float | None, round_s: float) -> float:
 def quantised(values: Mapping[str, float]) -> dict[str, float]:
     """Return the values that the scheduler accepts, in steps of 5 %: known keys, finite, at least 0."""
     return {
-        key: quantised_number(value)
+        key: _quantised(value)
         for key, value in sorted(values.items())
         if key in MERGE and 0.0 <= value <= VALUE_MAX
     }
 
 
-def quantised_number(value: float) -> float:
-    """Return a number in steps of 5 %."""
+def _quantised(value: float) -> float:
     if value < VALUE_MIN:
         return 0.0
     step = math.log1p(STEP)

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from gavel.training.data.arena import Arena, NoArena
+from gavel.training.data.probe import MODE
 
 log = logging.getLogger("gavel.training")
 
@@ -35,9 +36,12 @@ class NodeArena:
         self._fault_logged = False
 
     def request(self) -> None:
-        """Ask the agent for the arena, and wait a moment for its answer."""
+        """Ask the agent for the arena, and wait a moment for its answer.
+
+        A probe uses an arena that exists and asks for none: it runs in a directory of its own, where no agent looks.
+        """
         run = os.environ.get("GAVEL_RUN_DIR")
-        if not self._directory or not run:
+        if not self._directory or not run or os.environ.get(MODE):
             return
         path = os.path.join(run, f"cache-{self._key}.json")
         new_path = f"{path}.{os.getpid()}.new"

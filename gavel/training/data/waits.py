@@ -27,7 +27,10 @@ class Mark(NamedTuple):
 
 
 class Waits:
-    """The time that a loop has waited for the batches of a loader, without the first one. Only the loop adds to it."""
+    """The time that a loop has waited for the batches of a loader, without the first one of the lease.
+
+    Only the loop adds to it.
+    """
 
     def __init__(self, loader: object = None, waited_s: float = 0.0) -> None:
         self.waited_s = waited_s
@@ -52,11 +55,13 @@ class Waits:
             values |= _of_samples(recent if recent.samples else counts, wait)
             if counts.bytes:
                 values["sample_bytes"] = counts.bytes / counts.samples
-            workers, batch = (getattr(self._loader, name, None) for name in ("num_workers", "batch_size"))
+        workers, batch = (getattr(self._loader, name, None) for name in ("num_workers", "batch_size"))
+        if workers == 0:
             # A loop that loads its own data has no rate of loading beside its own.
-            if isinstance(workers, int) and isinstance(batch, int) and workers > 0 and batch > 0:
-                values |= dict(_rates(counts, workers / batch))
-                values["workers"] = float(workers * processes_of_rank())
+            values["workers"] = 0.0
+        elif counts.samples and isinstance(workers, int) and isinstance(batch, int) and batch > 0:
+            values |= dict(_rates(counts, workers / batch))
+            values["workers"] = float(workers * processes_of_rank())
         return values
 
     def _mark(self, now: Mark) -> Mark:

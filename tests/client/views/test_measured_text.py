@@ -53,6 +53,7 @@ def test_only_what_was_measured_is_said(values: dict[str, float], words: dict[st
 
 
 STARVED = {"wait": 0.38, "prep": 0.31, "fetch": 0.07, "gpu_rate": 10.0, "prep_rate": 7.6}
+IN_LOOP = {"wait": 0.38, "prep": 0.31, "fetch": 0.07, "gpu_rate": 10.0, "workers": 0.0, "cached": 1.0}
 SLOW_STORAGE = {
     "wait": 0.38,
     "prep": 0.03,
@@ -81,9 +82,27 @@ SLOW_STORAGE = {
         # As many workers as are of use do not cure a wait, and a loop that hardly waits needs no others.
         ({**STARVED, "workers": 6.0, "useful_workers": 6.0}, 3.0, "fast"),
         ({**STARVED, "wait": 0.01, "workers": 3.0, "useful_workers": 4.0}, 3.0, "as fast"),
-        # A loop that loads its own data uses no more CPUs.
+        # Unknown workers: it is unknown whether they would help.
         ({name: STARVED[name] for name in ("wait", "prep", "fetch", "gpu_rate")}, 3.0, "7.0% reading"),
         ({**STARVED, "wait": 1.0}, 3.0, "reading"),
+        # A loop that loads its own data: its model takes 100 ms of a step of 161, 250 and 400 ms.
+        (IN_LOOP, 3.0, "; its loop loads the data itself, and num_workers=1 would make it 1.6 x as fast"),
+        ({**IN_LOOP, "wait": 0.6}, 3.0, "and num_workers=2 would make it 2.5 x as fast"),
+        ({**IN_LOOP, "wait": 0.75}, None, "and num_workers=2 would make it 2.7 x as fast"),
+        ({**IN_LOOP, "wait": 0.75}, 1.0, "and num_workers=1 would make it 1.3 x as fast"),
+        (
+            {"wait": 0.6, "gpu_rate": 10.0, "workers": 0.0},
+            4.0,
+            "and num_workers=2 would make it 2.5 x as fast",
+        ),
+        # One worker would still wait for reading, and the cache takes that away.
+        (
+            {**IN_LOOP, "wait": 0.75, "prep": 0.01, "fetch": 0.74, "cached": 0.0},
+            1.0,
+            "; all of its data in the node's cache would make it 3.8 x as fast",
+        ),
+        ({**IN_LOOP, "wait": 0.02}, 3.0, "0.4% reading"),
+        ({**IN_LOOP, "wait": 1.0}, 3.0, "18.4% reading"),
     ],
 )
 def test_the_change_that_would_help_most_is_named(

@@ -117,6 +117,24 @@ def test_a_job_waits_for_the_agent(node: Path, monkeypatch: pytest.MonkeyPatch) 
     assert data.counters.read().hits == 1
 
 
+def test_a_probe_waits_for_no_agent(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No agent looks into the directory of a probe, so each of its runs would wait in vain; it uses what exists."""
+    monkeypatch.setattr(node_arena, "WAIT_S", float("inf"))
+    monkeypatch.setattr(node_arena.time, "sleep", lambda _: pytest.fail("the probe waits"))
+    monkeypatch.setenv("GAVEL_PROBE", "real")
+    storage = Storage()
+    assert numbers(storage)[5] == b"55555"
+    assert list((node / "run").glob("cache-*")) == []
+    monkeypatch.delenv("GAVEL_PROBE")
+    monkeypatch.setattr(node_arena, "WAIT_S", 0.0)
+    job = numbers(storage)
+    make_arena(node)
+    assert job[5] == b"55555"
+    monkeypatch.setenv("GAVEL_PROBE", "real")
+    assert numbers(storage)[5] == b"55555"
+    assert storage.reads == [5, 5]
+
+
 def test_data_of_a_known_size_fits(node: Path) -> None:
     """The arena that a data set with a size asks for has room for all of it, and its index."""
     items, length = 500, 700

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gavel.training import LeasedIterator, end, report
+from gavel.training import LeasedIterator, end, iterator, progress, report
 from gavel.training.data.counters import Counters
 from gavel.training.data.waits import Waits
 from tests.training.leases import RunDirectory, under_a_lease
@@ -101,6 +102,16 @@ def test_a_loop_that_loads_its_own_data_has_no_rates_of_loading(workers: Any, ba
     assert values["prep"] == pytest.approx(0.3)
 
 
+def test_a_loop_that_loads_its_own_data_says_so() -> None:
+    """Its whole wait is loading, so that it is known without counters how much faster it would be with workers."""
+    assert Waits(loader(workers=0), 4.0).measured(10.0, 0.5)["workers"] == 0.0
+    without = SimpleNamespace(dataset=[1], num_workers=0, batch_size=4)
+    assert Waits(without, 4.0).measured(10.0, 0.5) == pytest.approx(
+        {"wait": 0.4, "gpu_rate": 1 / 0.3, "workers": 0.0}
+    )
+    assert "workers" not in Waits([1], 4.0).measured(10.0, 0.5)
+
+
 def test_a_loop_of_ones_own_has_an_unknown_wait(tmp_path: Path) -> None:
     """A script without a LeasedIterator reports steps, and no wait; one with it reports both."""
     with under_a_lease(RunDirectory(tmp_path / "own").environ()) as session:
@@ -111,3 +122,36 @@ def test_a_loop_of_ones_own_has_an_unknown_wait(tmp_path: Path) -> None:
     with under_a_lease(RunDirectory(tmp_path / "iterator").environ()) as session:
         assert len(list(LeasedIterator(range(4), checkpoint=Slow(), steps=12))) == 8
         assert "wait" in session.progress.measured(1e9, 12)
+
+
+def test_first_batches_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader that starts slowly starves short passes. Only its first start in a lease is a part of the job's."""
+    now_s = 0.0
+
+    class Loader:
+        """Four batches, the first of which takes 10 s and the others 1 s."""
+
+        def __len__(self) -> int:
+            return 4
+
+        def __iter__(self) -> Iterator[int]:
+            nonlocal now_s
+            now_s += 9.0
+            for batch in range(4):
+                now_s += 1.0
+                yield batch
+
+    monkeypatch.setattr(
+        iterator, "time", SimpleNamespace(perf_counter=lambda: now_s, monotonic=lambda: now_s)
+    )
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now_s))
+    with under_a_lease(RunDirectory(tmp_path / "run").environ()) as session:
+        steps = LeasedIterator(Loader(), checkpoint=Slow())
+        for _ in steps.epochs(3):
+            for _ in steps:
+                now_s += 0.5
+            # The script validates.
+            now_s += 20.0
+        assert session.progress.waits is not None
+        assert session.progress.waits.waited_s == 3 * 3.0 + 2 * 10.0
+        assert session.progress.stepping_s(now_s) == now_s - 10.0
