@@ -147,7 +147,8 @@ def test_first_batches_are_waited_for(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now_s))
     with under_a_lease(RunDirectory(tmp_path / "run").environ()) as session:
         steps = LeasedIterator(Loader(), checkpoint=Slow())
-        for _ in steps.epochs(3):
+        # It resumes after the first pass, and does three.
+        for _ in steps.epochs(4):
             for _ in steps:
                 now_s += 0.5
             # The script validates.
