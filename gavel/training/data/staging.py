@@ -3,7 +3,8 @@
 The batches of all epochs are one stream with numbers from 0. A member's file has the number that it takes next, and is
 locked by its process: a lock that is free means that the process is gone. Rules:
 
-- a member prepares a batch while it holds the lock of that batch's claim; when the member dies, the lock is free;
+- a member prepares a batch while it holds that batch's claim: a link to its own file, so that one act makes the claim
+  and names its holder. A claim of a process that is no live member is void, and the next member makes one after it;
 - it prepares the first batch that it has yet to take, and that is neither there nor claimed: batches that it has yet to
   take were not removed, so each is prepared once;
 - a batch stays until every live member has passed it; no member prepares further ahead than a window;
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import mmap
 import os
 import struct
@@ -56,13 +58,14 @@ class Staging:
     ) -> None:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self._folder, self._patience_s, self._clock, self._sleep = folder, patience_s, clock, sleep
-        # By name: the file of each live member, this one included.
+        # By name: the file of each live member, this one included; and the inodes of these files.
         self._members: dict[str, mmap.mmap] = {}
+        self._inodes: set[int] = set()
         self._looked_s = float("-inf")
         # Batches below this number have been removed; None: this member has removed none yet.
         self._removed_below: int | None = None
         self._batch_bytes = 0
-        # The locked claims of batches that this member is preparing, and batches that found no room.
+        # By batch that this member is preparing: which claim of the batch is its own. And batches that found no room.
         self._claims: dict[int, int] = {}
         self._kept: dict[int, bytes] = {}
         # Set when this member has let the window of the group move on.
@@ -101,8 +104,8 @@ class Staging:
         """Be no member any more. The last one removes what is left."""
         if self._fd < 0:
             return
-        self.resign()
         self.release()
+        self.resign()
         os.close(self._fd)
         self._fd, self.name = -1, ""
         self._kept.clear()
@@ -114,23 +117,22 @@ class Staging:
         """Let the others go on without this member. It sees that as if it had been left behind."""
         with contextlib.suppress(OSError):
             if self.is_member:
-                os.unlink(os.path.join(self._folder, self.name))
+                os.unlink(self._own_path)
 
     def forget(self) -> None:
         """Close what this process holds and touch no file, in a forked child or as a process does that is killed."""
-        for fd in (self._fd, *self._claims.values()):
-            with contextlib.suppress(OSError):
-                os.close(fd)
+        with contextlib.suppress(OSError):
+            os.close(self._fd)
         self._fd, self._claims = -1, {}
 
     @property
     def is_member(self) -> bool:
         """Whether this process is a member; False once others have left it behind."""
-        return self._fd >= 0 and os.fstat(self._fd).st_nlink > 0
+        return self._fd >= 0 and os.path.exists(self._own_path)
 
     def look(self) -> dict[str, tuple[int, float]]:
         """Return the positions of the live members, and remove the files of those that are gone."""
-        members = {}
+        members, inodes = {}, set()
         for name in self._names(_MEMBER):
             path = os.path.join(self._folder, name)
             with contextlib.suppress(OSError, ValueError):
@@ -140,9 +142,10 @@ class Staging:
                         os.unlink(path)
                     else:
                         members[name] = self._members.get(name) or mmap.mmap(fd, _POSITION.size)
+                        inodes.add(os.fstat(fd).st_ino)
                 finally:
                     os.close(fd)
-        self._members, self._looked_s = members, self._clock()
+        self._members, self._inodes, self._looked_s = members, inodes, self._clock()
         return self._positions()
 
     def _positions(self) -> dict[str, tuple[int, float]]:
@@ -174,21 +177,33 @@ class Staging:
         """Claim a batch; return whether this member has to prepare it."""
         if number in self._claims or number in self._kept or self._is_there(number):
             return False
-        try:
-            fd = os.open(self._path(number, _CLAIM), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError:
-            return False
-        if not _is_free(fd):
-            os.close(fd)
-            return False
-        self._claims[number] = fd
-        with contextlib.suppress(OSError):
-            os.write(fd, self.name.encode())
+        for turn in itertools.count():
+            try:
+                os.link(self._own_path, self._claim_path(number, turn))
+                break
+            except FileExistsError:
+                if not self._is_void(number, turn):
+                    return False
+            except OSError:
+                # This member has been left behind, or there is no room.
+                return False
+        self._claims[number] = turn
         # Another member may have prepared it meanwhile.
-        if os.fstat(fd).st_nlink and self._is_unprepared(number):
+        if self._is_unprepared(number):
             return True
         self._release(number)
         return False
+
+    def _is_void(self, number: int, turn: int) -> bool:
+        """Return whether the holder of a claim is no live member. Claims in use count as valid when they go."""
+        try:
+            inode = os.stat(self._claim_path(number, turn)).st_ino
+        except OSError:
+            return False
+        if inode not in self._inodes:
+            # It may be a new member.
+            self.look()
+        return inode not in self._inodes
 
     def _is_unprepared(self, number: int) -> bool:
         """Return whether nobody has prepared a batch that this member holds the claim of."""
@@ -201,13 +216,11 @@ class Staging:
             self._release(number)
 
     def _release(self, number: int) -> None:
-        """Give up a claim, and remove its file if that is still there."""
-        fd = self._claims.pop(number, -1)
-        if fd >= 0:
-            with contextlib.suppress(OSError):
-                if os.fstat(fd).st_nlink:
-                    os.unlink(self._path(number, _CLAIM))
-            os.close(fd)
+        """Give up a claim, and remove it with the void ones before it."""
+        turn = self._claims.pop(number, -1)
+        # The claim of a process that is no member is void, and others may have made claims after it, so it stays.
+        if self.is_member:
+            self._remove(f"{number}.{each}{_CLAIM}" for each in range(turn + 1))
 
     def put(self, number: int, content: bytes) -> None:
         """Give a claimed batch to all members; without room for it, keep it for this one."""
@@ -265,17 +278,8 @@ class Staging:
         for name, (at, asked_s) in self.look().items():
             is_late = self._clock() - asked_s >= self._patience_s
             if name != self.name and at <= number and is_late:
-                # Only one of those who wait can remove the file, so that nobody's new claim is removed.
-                with contextlib.suppress(OSError):
-                    os.unlink(os.path.join(self._folder, name))
-                    self._remove(claim for claim in self._names("") if self._holder(claim) == name)
-
-    def _holder(self, claim: str) -> str:
-        """Return the name of the member that has made a claim; an empty one if the file is something else."""
-        if claim.endswith(_CLAIM):
-            with contextlib.suppress(OSError), open(os.path.join(self._folder, claim), "rb") as file:
-                return file.read().decode(errors="replace")
-        return ""
+                self._remove([name])
+        self.look()
 
     def _remove_passed(self, number: int) -> None:
         """Remove the batches that every live member has passed, if this member is the last one to pass a number."""
@@ -314,8 +318,15 @@ class Staging:
     def _is_there(self, number: int) -> bool:
         return os.path.exists(self._path(number))
 
-    def _path(self, number: int, kind: str = _BATCH) -> str:
-        return os.path.join(self._folder, f"{number}{kind}")
+    def _path(self, number: int) -> str:
+        return os.path.join(self._folder, f"{number}{_BATCH}")
+
+    def _claim_path(self, number: int, turn: int) -> str:
+        return os.path.join(self._folder, f"{number}.{turn}{_CLAIM}")
+
+    @property
+    def _own_path(self) -> str:
+        return os.path.join(self._folder, self.name)
 
     def _names(self, prefix: str) -> list[str]:
         with contextlib.suppress(OSError):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import os
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -278,6 +282,51 @@ def test_what_a_stopped_member_was_preparing_falls_to_others(tmp_path: Path) -> 
     world.end(second, number)
     assert not (tmp_path / f"{number}.batch").exists()
     assert second.claim() is None
+
+
+class Stopped(BaseException):
+    """A member is stopped, and does not go on."""
+
+
+def test_a_member_may_stop_anywhere_in_a_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After whichever call of the system it stops, the others wait for `patience_s` once, and go on as members."""
+
+    def stop_after(calls: int, member: Staging) -> bool:
+        """Let a member claim a batch, and stop it after so many calls; return whether it was stopped."""
+        left = calls
+
+        def stopping(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any) -> Any:
+                nonlocal left
+                result = function(*arguments)
+                left -= 1
+                if left == 0:
+                    raise Stopped
+                return result
+
+            return call
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fcntl, "flock", stopping(fcntl.flock))
+            for name in ("link", "open", "write", "fstat", "stat", "unlink", "close"):
+                patch.setattr(os, name, stopping(getattr(os, name)))
+            try:
+                member.claim()
+            except Stopped:
+                return True
+        return False
+
+    for calls in itertools.count(1):
+        world = World(tmp_path / str(calls))
+        first, second = world.add()[0], world.add()[0]
+        was_stopped = stop_after(calls, second)
+        world.stopped.add(id(second))
+        began_s = world.now_s
+        assert [first.take(number) for number in range(EPOCH)] == [content(n) for n in range(EPOCH)]
+        assert world.now_s - began_s < 2 * PATIENCE_S
+        if not was_stopped:
+            break
+    assert calls > 1
 
 
 def test_a_damaged_batch_is_not_used(tmp_path: Path) -> None:
