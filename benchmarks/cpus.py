@@ -1,7 +1,8 @@
 """The gain of columns with other CPUs: `python -m benchmarks.cpus FILE [--jobs 1500] [--rates 7 8 9]`.
 
 FILE has Synergy's tables (the case `synergy-tables` of a file for `benchmarks.reference training`): how fast models
-train by their CPUs. 16 servers of 8 GPUs and 24 CPUs, jobs of one GPU: 20 % on images, 70 % on text, 10 % on speech.
+train by their CPUs; equal rows for several models suggest that some were not measured. 16 servers of 8 GPUs and 24
+CPUs, jobs of one GPU: 20 % on images, 70 % on text, 10 % on speech.
 
 The first table is one moment with a job on each GPU: the work of all jobs relative to equal CPUs, as the policy's
 columns have it, and with each server's CPUs split in the best way among the eight jobs that happen to be on it. The

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gavel.client import calls
 from gavel.client.transport.following import Reading
-from gavel.client.views.measured_text import measured_words
+from gavel.client.views.job_details import rates
 from gavel.web import streams
 from gavel.web.assets import FOLDER, INDEX, Assets
 from gavel.web.bodies import JSON, Content, content_of, sent, shared_response
@@ -116,10 +116,10 @@ class Gateway:
     # ------------------------------------------------------------------------------------------------ words, logs
 
     async def measured(self, request: Request) -> Response:
-        """Answer with what a job has measured about itself, in the words of `gavel show`."""
+        """Answer with the rate of a packed job and what a job has measured, in the words of `gavel show`."""
         caller = await self.callers.enter(request)
         job = await self.upstream.call(calls.get(job=request.path_params["job"]), caller.token)
-        return await sent(request, list(measured_words(job.measured, job.spec.cpus)))
+        return await sent(request, list(rates(job)))
 
     async def logs(self, request: Request) -> ASGIApp:
         """Answer with the output of a job as events."""

@@ -54,7 +54,7 @@ VIEWS = (
         "GET",
         "/v1/jobs/{job}/measured",
         "measured",
-        "Return what a job has measured about itself, as pairs of a name and a text for users.",
+        "Return the rate of a packed job, and what a job has measured, as pairs of a name and a text for users.",
     ),
     View(
         "GET",

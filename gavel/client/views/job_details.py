@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gavel.client.jobs.spec import FIELDS, After, Container, Notify, Plan
-from gavel.client.results import Job, PackedRate, TerminalUse
+from gavel.client.results import Job, Placement, TerminalUse
 from gavel.client.results.files import FileList
 from gavel.client.views.job_text import few, gpus_requested, job_on, job_progress, job_ran_s
 from gavel.client.views.measured_text import measured_words
@@ -41,8 +41,7 @@ def history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
             yield "by plan", placement.plan
         if placement.rate:
             yield "rate", f"{short_number(placement.rate)} steps/s"
-        if placement.packed_rate is not None:
-            yield "packed", _packed(placement.packed_rate)
+        yield from _packed(placement)
     if job.blocked_by:
         yield "waits for", few(job.blocked_by, 16)
     if done := _done(job):
@@ -70,6 +69,13 @@ def history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         yield "cost", f"{job.cost:,.2f}"
     if job.exit_code is not None:
         yield "exit code", str(job.exit_code)
+
+
+def rates(job: Job) -> Iterator[tuple[str, str]]:
+    """Yield the rate of a packed job and its source, and what a job has measured about itself."""
+    if job.placement is not None:
+        yield from _packed(job.placement)
+    yield from measured_words(job.measured, job.spec.cpus)
 
 
 def places(job: Job, files: Sequence[FileList]) -> Iterator[tuple[str, str]]:
@@ -123,11 +129,15 @@ def _terminal(job: str, use: TerminalUse, now: datetime) -> str:
     return f"not attached; continues for {left} unless `gavel attach {job}` comes back"
 
 
-def _packed(packed: PackedRate) -> str:
+def _packed(placement: Placement) -> Iterator[tuple[str, str]]:
+    """Yield the rate of a packed job beside the other one, and where that rate comes from."""
+    packed = placement.packed_rate
+    if packed is None:
+        return
     source = {"table": "from the throughput table", "measured": "measured"}.get(
         packed.source, f"estimated from similar pairs ± {short_number(packed.sd_steps_per_s)}"
     )
-    return f"{short_number(packed.steps_per_s)} steps/s beside the other job, {source}"
+    yield "packed", f"{short_number(packed.steps_per_s)} steps/s beside the other job, {source}"
 
 
 def _until(end: datetime | None, now: datetime) -> str:

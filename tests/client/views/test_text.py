@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from gavel.client.results import PackedRate, TerminalUse
-from gavel.client.views.job_details import history
+from gavel.client.views.job_details import history, rates
 from gavel.client.views.job_text import job_where
 from tests.client.views.examples import (
     ALLOCATION,
@@ -49,7 +49,14 @@ def test_the_rate_of_a_packed_job_has_its_source(wording: Wording) -> None:
     ):
         job = replace(RUNNING, placement=replace(PLACEMENT, with_job="7", packed_rate=packed))
         wording(dict(history(job, NOW))["packed"])
+        # The page shows the same, before what the job has measured.
+        measured = replace(job, measured={"wait": 0.25})
+        assert list(rates(measured)) == [
+            ("packed", dict(history(job, NOW))["packed"]),
+            ("waits", "25.0% of the time for data"),
+        ]
     assert "packed" not in dict(history(RUNNING, NOW))
+    assert list(rates(RUNNING)) == list(rates(WAITING)) == []
 
 
 def test_a_queue_is_a_table(wording: Wording) -> None:
