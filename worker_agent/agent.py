@@ -39,6 +39,7 @@ from worker_agent.core.messages import (
     Tick,
 )
 from worker_agent.files.kept_outputs import KeptOutputs
+from worker_agent.node.cache_content import Content, ContentReports, cached_in, named_by
 from worker_agent.node.mps import ALONE_NOTE, PIPES
 from worker_agent.node.node_cache import CacheError, NodeCache, Wanted, wanted
 from worker_agent.node.users import Account
@@ -321,11 +322,16 @@ class Agent:
 
     async def _serve_cache(self, cache: NodeCache) -> None:
         """Make and remove the cached data sets that live runs name and no longer name."""
+        reports = ContentReports(self.link.send_standing)
         while True:
             named = [*self._wanted_data_sets()]
             try:
-                await asyncio.to_thread(cache.serve, named, self.clock())
+                await asyncio.to_thread(cache.serve, [data_set for _, data_set in named], self.clock())
                 await asyncio.to_thread(cache.remove_staging, [*self._running_accounts()])
+                if reports.is_due(self.clock()):
+                    cached = await asyncio.to_thread(cached_in, cache.root)
+                    wishes = named_by((lease, data_set.key, data_set.size) for lease, data_set in named)
+                    reports.update(Content(cached, wishes), self.clock())
             except (OSError, CacheError) as error:
                 if self.processes.repeated.count(str(error)) is not None:
                     LOG.error("the cache of training data: %s", error)
@@ -336,13 +342,13 @@ class Agent:
             with contextlib.suppress(LaunchError):
                 yield self.workshop.account(run.order)
 
-    def _wanted_data_sets(self) -> Iterator[Wanted]:
-        for run in self.processes.live.values():
+    def _wanted_data_sets(self) -> Iterator[tuple[str, Wanted]]:
+        for lease, run in self.processes.live.items():
             for content in run.data_sets():
                 with contextlib.suppress(LaunchError):
                     data_set = wanted(content, self.workshop.account(run.order))
                     if data_set is not None:
-                        yield data_set
+                        yield lease, data_set
 
     def _read_newest_set(self) -> tuple[int, int]:
         """Return the epoch and generation of the newest set that any agent on this node has received."""

@@ -227,6 +227,7 @@ class AgentService:
             trouble=self.checking.trouble,
             sends_files=True,
             takes_plans=True,
+            has_cache=config.cache_bytes > 0,
         )
 
     def _on_welcome(self, welcome: pb.Welcome) -> None:

@@ -80,6 +80,8 @@ def _node_joined(state: SchedulerState, now_s: float, fact: f.NodeJoined) -> Non
         state.nodes[fact.spec.name] = node
     else:
         state.drop_node(node)
+        # Its agent reports the content of its cache again.
+        state.cached.drop_node(fact.spec.name)
         if node.state == NodeState.LOST or fact.spec != node.spec:
             # If the machine is the same, a GpusBroken follows, which names the broken GPUs again.
             node.broken.clear()
@@ -111,6 +113,8 @@ def _node_moved(state: SchedulerState, now_s: float, fact: f.NodeMoved) -> None:
         node.withheld.clear()
         node.failed_starts, node.pauses = [], 0
     node.state, node.why, node.since_s = fact.state, fact.why, now_s
+    if fact.state == NodeState.LOST:
+        state.cached.drop_node(fact.node)
     if fact.state == NodeState.SILENT:
         for holding in state.on_node(fact.node):
             # The silent node reports nothing. So the first report after that cannot measure a rate.
@@ -121,6 +125,7 @@ def _node_moved(state: SchedulerState, now_s: float, fact: f.NodeMoved) -> None:
 def _node_removed(state: SchedulerState, now_s: float, fact: f.NodeRemoved) -> None:
     node = state.nodes.pop(fact.node)
     state.drop_node(node)
+    state.cached.drop_node(fact.node)
     # If its agent comes back, it refuses sets of leases with lower numbers than the last set it received.
     state.generation_floor = max(state.generation_floor, node.generation)
     _cluster_changed(state)
@@ -145,6 +150,14 @@ def _gpus_idled(state: SchedulerState, now_s: float, fact: f.GpusIdled) -> None:
     if began_s is not None:
         holding.was_idle_s += max(now_s - began_s, 0.0)
     holding.idle_since.pop(fact.node, None)
+
+
+def _data_cached(state: SchedulerState, now_s: float, fact: f.DataCached) -> None:
+    state.cached.enter_node(fact.node, fact.data)
+
+
+def _data_named(state: SchedulerState, now_s: float, fact: f.DataNamed) -> None:
+    state.cached.enter_job(state.jobs[fact.job], fact.data)
 
 
 def _cluster_changed(state: SchedulerState) -> None:
@@ -232,6 +245,8 @@ _APPLY: dict[type[f.Fact], Callable[[SchedulerState, float, Any], None]] = {
     f.LeasesStarted: leases.leases_started,
     f.ProgressMade: leases.progress_made,
     f.JobMeasured: measured.job_measured,
+    f.DataCached: _data_cached,
+    f.DataNamed: _data_named,
     f.CheckpointSaved: jobs.checkpoint_saved,
     f.RanksExited: leases.ranks_exited,
     f.LeaseClosed: leases.lease_closed,

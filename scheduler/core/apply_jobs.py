@@ -57,6 +57,7 @@ def jobs_forgotten(state: SchedulerState, now_s: float, fact: f.JobsForgotten) -
     if fact.job_types:
         state.rates.forget(fact.job_types)
     state.measured.forget(fact.jobs, fact.job_types)
+    state.cached.forget(fact.jobs, fact.job_types)
 
 
 def job_moved(state: SchedulerState, now_s: float, fact: f.JobMoved) -> None:

@@ -13,8 +13,10 @@ from scheduler.core import (
     on_operators,
     on_rounds,
 )
+from scheduler.core.accounts import on_cached
 from scheduler.core.facts import EpochStarted, NodeMoved
 from scheduler.core.messages import (
+    CacheChanged,
     Configure,
     Forget,
     GiveRates,
@@ -57,6 +59,7 @@ class Core:
             UpdateJob: self._on_update,
             NodeHello: on_nodes.on_hello,
             NodeReport: on_nodes.on_report,
+            CacheChanged: on_cached.on_cache_changed,
             NodeSilent: on_nodes.on_silent,
             NodeCommand: on_operators.on_node_command,
             Configure: on_operators.on_configure,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from scheduler.core.accounts.cached import CachedData
 from scheduler.core.messages import Exit, Progress, Shares
 from scheduler.model.changes import JobChanges
 from scheduler.model.cluster import NodeSpec, NodeState
@@ -290,6 +291,21 @@ class JobMeasured(Fact, frozen=True, kw_only=True):
     node: str = ""
 
 
+class DataCached(Fact, frozen=True, kw_only=True):
+    """The cache of a node holds this training data, and no other."""
+
+    node: str
+    data: tuple[CachedData, ...]
+
+
+class DataNamed(Fact, frozen=True, kw_only=True):
+    """A job named the training data that it reads, in place of what it named before."""
+
+    job: str
+    # The size of each data set in bytes, by its key in docs/job-directory.md; 0: unknown.
+    data: dict[str, float]
+
+
 class LeaseClosed(Fact, frozen=True, kw_only=True):
     """The processes of a lease are gone and its GPUs are free."""
 
@@ -328,5 +344,7 @@ AnyFact = (
     | LeasesResumed
     | GpusIdled
     | JobMeasured
+    | DataCached
+    | DataNamed
     | LeaseClosed
 )

@@ -82,7 +82,7 @@ def _types_unused_without(state: SchedulerState, jobs: Sequence[str]) -> tuple[s
     rates = state.rates
     measured = {kind for key in rates.measured for kind in (key.job_type, key.partner)}
     known = measured - rates.known | {plan.job_type for plan in rates.struck_out}
-    known |= {key.job_type for key in state.measured.pools}
+    known |= {key.job_type for key in state.measured.pools} | {kind for _, kind in state.cached.pools}
     types = {state.jobs[name].spec.job_type for name in jobs} & known - {""}
     if types:
         forgotten = frozenset(jobs)

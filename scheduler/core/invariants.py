@@ -9,8 +9,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from scheduler.core.accounts.cached import OF_A_NODE_MAX
 from scheduler.core.planning.budget_limits import limits_for
 from scheduler.core.state import SchedulerState
+from scheduler.model.cluster import NodeState
 from scheduler.model.errors import InvariantBroken
 from scheduler.model.jobs import TERMINAL, JobState
 from scheduler.model.lease import HOLDING, Phase, nodes_of
@@ -241,6 +243,18 @@ def nothing_names_forgotten_jobs(state: SchedulerState) -> Iterator[str]:
         yield f"jobs are not in the order of submission, or next_order ({state.next_order}) is not above all of theirs"
 
 
+def cached_data_is_of_known_nodes(state: SchedulerState) -> Iterator[str]:
+    """Cached data is that of nodes that are there, in short lists; named data is that of jobs that exist."""
+    book = state.cached
+    for node, held in book.nodes.items():
+        if node not in state.nodes or state.nodes[node].state is NodeState.LOST:
+            yield f"node {node} has cached data, and is gone"
+        if not 0 < len(held) <= OF_A_NODE_MAX:
+            yield f"node {node} has {len(held)} data sets in its cache"
+    for name in book.jobs.keys() - state.jobs.keys():
+        yield f"job {name} has named data, and does not exist"
+
+
 Rule = Callable[[SchedulerState], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     one_holder_per_gpu,
@@ -257,4 +271,5 @@ RULES: tuple[Rule, ...] = (
     dependencies_exist_and_block,
     nodes_are_counted,
     nothing_names_forgotten_jobs,
+    cached_data_is_of_known_nodes,
 )

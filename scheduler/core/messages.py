@@ -2,7 +2,7 @@
 
 users    SubmitJobs JobCommand UpdateJob NodeCommand SetPolicy SetTenants SetPrices Configure GiveRates
 history  Forget
-nodes    NodeHello NodeReport NodeSilent
+nodes    NodeHello NodeReport CacheChanged NodeSilent
 solver   Solved
 time     Woke
 """
@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from scheduler.core.accounts.cached import CachedData
 from scheduler.model.changes import JobChanges
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec, JobState
@@ -137,6 +138,8 @@ class NodeHello(Message, frozen=True, kw_only=True):
     held: tuple[HeldLease, ...] = ()
     # Why the node's agent cannot run jobs now. Empty: it can.
     trouble: str = ""
+    # Whether the node has a cache of training data.
+    has_cache: bool = False
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -186,6 +189,15 @@ class NodeReport(Message, frozen=True, kw_only=True, gc=False):
     trouble: str | None = None
     # By lease: for how many seconds its GPUs on this node have been idle. None: not reported this time.
     idle_s: dict[str, float] | None = None
+
+
+class CacheChanged(Message, frozen=True, kw_only=True):
+    """The cache of a node holds this training data now, and jobs that run there have named these data sets."""
+
+    node: str
+    cached: tuple[CachedData, ...] = ()
+    # By lease: the size of each data set in bytes, by its key; 0: unknown.
+    named: dict[str, dict[str, float]] = {}
 
 
 class NodeSilent(Message, frozen=True, kw_only=True):

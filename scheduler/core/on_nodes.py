@@ -12,6 +12,7 @@ import msgspec
 
 from scheduler.core import failed_starts, on_failures, on_jobs, on_rounds
 from scheduler.core.accounts import budgets
+from scheduler.core.accounts.on_cached import drop_cache_if_gone
 from scheduler.core.accounts.on_measured import on_measured
 from scheduler.core.facts import (
     CheckpointSaved,
@@ -67,6 +68,7 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
         if broken and not state.nodes[spec.name].broken.issuperset(broken):
             out.fact(GpusBroken(node=spec.name, gpus=tuple(broken)))
     on_failures.on_trouble(out, spec.name, message.trouble)
+    drop_cache_if_gone(out, message)
     held = {h.lease: h for h in message.held}
     on_jobs.recall_planned(out, spec, held)
     resumed, started = [], []

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from scheduler.core.accounts.cached import CachedRows
 from scheduler.core.facts import AllocationAdopted
 from scheduler.model.budgets import Account
 from scheduler.model.cluster import Node
@@ -83,6 +84,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     spent: list[Account] = []
     measured: MeasuredRows = MeasuredRows()
     losses: dict[str, NodeLosses] = {}
+    cached: CachedRows = CachedRows()
 
 
 FIELDS = Snapshot.__struct_fields__

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from scheduler.core.accounts.cached import CachedBook
 from scheduler.core.facts import AllocationAdopted
 from scheduler.core.snapshot import FIELDS, NEVER_S, Asked, Request, Round, decode, encode
 from scheduler.model.budgets import Account, AccountId, Budgets
@@ -36,7 +37,7 @@ class SchedulerState:
     __slots__ = (
         *("now_s", "epoch", "settings", "prices", "jobs", "requests", "arrays", "next_job", "next_lease"),
         *("nodes", "generation_floor", "doubtful", "next_order", "adopted_s", "reshaped"),
-        *("measured", "losses"),
+        *("measured", "cached", "losses"),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
         *("active", "to_review", "picky", "protectable", "on_hold", "may_have_saved", "stores", "dependents"),
         *("held_leases", "holders", "claims", "blocks"),
@@ -66,6 +67,7 @@ class SchedulerState:
         self.allocation: AllocationAdopted | None = None  # adopted at `adopted_s`
         self.shares = ShareTable()
         self.rates, self.measured, self.losses = RateBook(), MeasuredBook(), {}
+        self.cached = CachedBook()
         # Whether records were lost, so that nodes may run leases that the state does not have.
         self.doubtful = False
         # The `Job.order` of the next job. It does not fall when jobs are forgotten.
@@ -206,7 +208,7 @@ class SchedulerState:
         primary: dict[str, Any] = {name: getattr(self, name) for name in FIELDS}
         primary["shares"], primary["rates"] = self.shares.rows(), self.rates.rows()
         primary["spent"] = [self.spent[account] for account in sorted(self.spent)]
-        primary["measured"] = self.measured.rows()
+        primary["measured"], primary["cached"] = self.measured.rows(), self.cached.rows()
         return encode(primary)
 
     @classmethod
@@ -221,7 +223,7 @@ class SchedulerState:
         state.shares = ShareTable.from_rows(primary.shares)
         state.rates = RateBook.from_rows(primary.rates)
         state.spent = {account.id: account for account in primary.spent}
-        state.measured = MeasuredBook(primary.measured)
+        state.measured, state.cached = MeasuredBook(primary.measured), CachedBook(primary.cached)
         state.jobs = dict(sorted(primary.jobs.items(), key=lambda item: item[1].order))
         state._fill_in()
         state.leases = dict(sorted(primary.leases.items(), key=lambda item: int(item[0])))

@@ -214,13 +214,14 @@ def extra_save_s(save_s: float | None, round_s: float) -> float:
 def quantised(values: Mapping[str, float]) -> dict[str, float]:
     """Return the values that the scheduler accepts, in steps of 5 %: known keys, finite, at least 0."""
     return {
-        key: _quantised(value)
+        key: quantised_number(value)
         for key, value in sorted(values.items())
         if key in MERGE and 0.0 <= value <= VALUE_MAX
     }
 
 
-def _quantised(value: float) -> float:
+def quantised_number(value: float) -> float:
+    """Return a number in steps of 5 %."""
     if value < VALUE_MIN:
         return 0.0
     step = math.log1p(STEP)

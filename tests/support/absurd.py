@@ -11,6 +11,7 @@ from typing import Any
 import hypothesis.strategies as st
 
 from scheduler.core import messages as m
+from scheduler.core.accounts.cached import CachedData
 from scheduler.model import bounds
 from scheduler.model.bounds import Bound, Table
 from scheduler.model.changes import JobChanges
@@ -318,6 +319,7 @@ MESSAGES = st.one_of(
             held=st.lists(st.builds(m.HeldLease, lease=LEASES, steps=STEPS_, ran_s=TIME_), max_size=2).map(
                 tuple
             ),
+            has_cache=st.booleans(),
         )
     ]
     * 2,
@@ -326,6 +328,15 @@ MESSAGES = st.one_of(
         m.Forget,
         jobs=st.lists(name("1", "2", "4_0"), max_size=2).map(tuple),
         keys=st.lists(TEXTS, max_size=1).map(tuple),
+    ),
+    st.builds(
+        m.CacheChanged,
+        node=name(*NODES),
+        cached=st.lists(
+            st.builds(CachedData, name("", "ada"), name("a" * 32, "b" * 32), mostly(st.just(5e9), FLOATS)),
+            max_size=3,
+        ).map(tuple),
+        named=maps(LEASES, maps(name("a" * 32, "b" * 32), mostly(st.just(8e9), FLOATS))),
     ),
     st.builds(m.NodeSilent, node=name(*NODES)),
     st.builds(m.Woke, what=name("tick", "plan", "fill", "review", "lapse")),

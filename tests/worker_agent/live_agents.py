@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from protos.gavel.v1 import agents_pb2 as pb
 from tests.worker_agent.shim_runs import PATIENCE_S, end_groups, python
 from worker_agent.agent import Agent
 from worker_agent.core.messages import Desired, Held, Launch, Limits, LinkUp, Order, ProcessExited, Report
@@ -64,6 +65,7 @@ class FakeLink:
         self.begun: list[str] = []
         self.are_ready: list[tuple[str, tuple[int, ...]]] = []
         self.caches: list[CacheOffer] = []
+        self.standing: list[pb.AgentMessage] = []
         self.package = b""
 
     def send_hello(self, held: tuple[Held, ...]) -> None:
@@ -86,6 +88,10 @@ class FakeLink:
     def send_cannot_start(self, order: Order, why: str) -> None:
         """Record the reason."""
         self.cannot.append(why)
+
+    def send_standing(self, message: pb.AgentMessage) -> None:
+        """Record the message."""
+        self.standing.append(message)
 
     async def fetch(self, digest: str) -> AsyncIterator[bytes]:
         """Yield the one package that the test has stored."""

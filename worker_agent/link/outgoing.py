@@ -1,7 +1,7 @@
 """Messages that wait to be sent on one link. Their number is bounded, even while the scheduler does not read.
 
-Waiting reports are merged. Of the messages about health, and of those about each gang, only the newest is kept. Until
-the scheduler has welcomed the agent, only the hello and answers are sent.
+Waiting reports are merged. Of the messages that describe the node, and of those about each gang, only the newest is
+kept. Until the scheduler has welcomed the agent, only the hello and answers are sent.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ class Outgoing:
         self._answers: deque[pb.AgentMessage] = deque(maxlen=64)
         self._gangs: dict[str, pb.AgentMessage] = {}
         self._reports: deque[Report] = deque(maxlen=REPORTS_WAITING_MAX)
-        self._health: pb.Health | None = None
-        self._leaving = False
+        self._standing: dict[str, pb.AgentMessage] = {}
         # The link's reports, packed but not sent yet.
         self._packed: deque[pb.Report] = deque()
         self._last_number = 0
@@ -55,14 +54,9 @@ class Outgoing:
         self._reports.append(report)
         self._filled.set()
 
-    def health(self, health: pb.Health) -> None:
-        """Queue the state of the GPUs, in place of an older one."""
-        self._health = health
-        self._filled.set()
-
-    def leaving(self) -> None:
-        """Queue the message that the agent stops when its jobs have ended."""
-        self._leaving = True
+    def standing(self, message: pb.AgentMessage) -> None:
+        """Queue a message that describes the node, in place of an older one about the same."""
+        self._standing[message.WhichOneof("body") or ""] = message
         self._filled.set()
 
     def gang(self, lease: str, message: pb.AgentMessage) -> None:
@@ -93,15 +87,10 @@ class Outgoing:
             return self._answers.popleft()
         if not self._welcomed:
             return None
-        if self._leaving:
-            self._leaving = False
-            return pb.AgentMessage(leaving=pb.Leaving())
-        if self._gangs:
-            return self._gangs.pop(next(iter(self._gangs)))
         # Health goes before reports: a node in trouble must not get new jobs in place of those that have ended.
-        if self._health is not None:
-            health, self._health = self._health, None
-            return pb.AgentMessage(health=health)
+        for messages in (self._standing, self._gangs):
+            if messages:
+                return messages.pop(next(iter(messages)))
         if self._reports and not self._packed:
             for report, numbers in pack(tuple(self._reports), self._last_number + 1, self._last_lines):
                 self._last_number = report.number

@@ -101,8 +101,9 @@ class GrpcLink:
         self._stub: agents_pb2_grpc.AgentsStub | None = None
         # How long a link may be silent before it counts as broken, and when the last message arrived.
         self._silence_s, self._received_s = WELCOME_S, 0.0
-        self._welcomed = self._was_linked = self._leaving = False
-        self._health: pb.Health | None = None
+        self._welcomed = self._was_linked = False
+        # By field: messages that describe this node, sent again on every new link.
+        self._standing: dict[str, pb.AgentMessage] = {}
         # By lease: the newest message about a gang, sent again on every new link until the order is gone.
         self._gangs: dict[str, pb.AgentMessage] = {}
 
@@ -122,15 +123,17 @@ class GrpcLink:
 
     def send_health(self, health: pb.Health) -> None:
         """Send the state of the GPUs, now and on every new link."""
-        self._health = health
-        if self._outgoing is not None:
-            self._outgoing.health(health)
+        self.send_standing(pb.AgentMessage(health=health))
 
     def send_leaving(self) -> None:
         """Report, now and on every new link, that this agent stops when its jobs have ended."""
-        self._leaving = True
+        self.send_standing(pb.AgentMessage(leaving=pb.Leaving()))
+
+    def send_standing(self, message: pb.AgentMessage) -> None:
+        """Send a message that describes this node, now and on every new link, in place of an older one."""
+        self._standing[message.WhichOneof("body") or ""] = message
         if self._outgoing is not None:
-            self._outgoing.leaving()
+            self._outgoing.standing(message)
 
     def send_preparing(self, order: Order) -> None:
         """Report that this node has begun to prepare its part of a gang, which may take a while."""
@@ -317,10 +320,8 @@ class GrpcLink:
         self._on_welcome(welcome)
         for lease, message in self._gangs.items():
             outgoing.gang(lease, message)
-        if self._health is not None:
-            outgoing.health(self._health)
-        if self._leaving:
-            outgoing.leaving()
+        for message in self._standing.values():
+            outgoing.standing(message)
         outgoing.welcome()
 
     def _on_go(self, go: pb.GangGo, node: Node) -> None:

@@ -29,7 +29,7 @@ class JoinResponse(_message.Message):
     def __init__(self, certificate_pem: _Optional[bytes] = ..., ca_pem: _Optional[bytes] = ..., agents_address: _Optional[str] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "report", "gang_ready", "health", "storage_checked", "alive", "leaving", "gang_preparing", "sent_s")
+    __slots__ = ("hello", "report", "gang_ready", "health", "storage_checked", "alive", "leaving", "gang_preparing", "cache_content", "sent_s")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     GANG_READY_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class AgentMessage(_message.Message):
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     GANG_PREPARING_FIELD_NUMBER: _ClassVar[int]
+    CACHE_CONTENT_FIELD_NUMBER: _ClassVar[int]
     SENT_S_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: Report
@@ -47,8 +48,9 @@ class AgentMessage(_message.Message):
     alive: Alive
     leaving: Leaving
     gang_preparing: GangPreparing
+    cache_content: CacheContent
     sent_s: float
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., gang_ready: _Optional[_Union[GangReady, _Mapping]] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., storage_checked: _Optional[_Union[StorageChecked, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., gang_preparing: _Optional[_Union[GangPreparing, _Mapping]] = ..., sent_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., gang_ready: _Optional[_Union[GangReady, _Mapping]] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., storage_checked: _Optional[_Union[StorageChecked, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., gang_preparing: _Optional[_Union[GangPreparing, _Mapping]] = ..., cache_content: _Optional[_Union[CacheContent, _Mapping]] = ..., sent_s: _Optional[float] = ...) -> None: ...
 
 class SchedulerMessage(_message.Message):
     __slots__ = ("welcome", "desired", "renewed", "taken", "gang_go", "logs_wanted", "storage_check", "goodbye", "alive", "let_go", "files_wanted", "connection_wanted", "agent_s")
@@ -93,7 +95,7 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "agent_version", "node", "incarnation", "worker_type", "gpus", "labels", "cpus", "memory_gb", "storage_id", "held", "driver_version", "speed", "lease_grace_s", "address", "containment", "trouble", "sends_files", "takes_plans")
+    __slots__ = ("protocol", "agent_version", "node", "incarnation", "worker_type", "gpus", "labels", "cpus", "memory_gb", "storage_id", "held", "driver_version", "speed", "lease_grace_s", "address", "containment", "trouble", "sends_files", "takes_plans", "has_cache")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +122,7 @@ class Hello(_message.Message):
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     SENDS_FILES_FIELD_NUMBER: _ClassVar[int]
     TAKES_PLANS_FIELD_NUMBER: _ClassVar[int]
+    HAS_CACHE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     agent_version: str
     node: str
@@ -139,7 +142,8 @@ class Hello(_message.Message):
     trouble: str
     sends_files: bool
     takes_plans: bool
-    def __init__(self, protocol: _Optional[int] = ..., agent_version: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[InventoryGpu, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., storage_id: _Optional[str] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., driver_version: _Optional[str] = ..., speed: _Optional[float] = ..., lease_grace_s: _Optional[float] = ..., address: _Optional[str] = ..., containment: _Optional[str] = ..., trouble: _Optional[str] = ..., sends_files: _Optional[bool] = ..., takes_plans: _Optional[bool] = ...) -> None: ...
+    has_cache: bool
+    def __init__(self, protocol: _Optional[int] = ..., agent_version: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[InventoryGpu, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., storage_id: _Optional[str] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., driver_version: _Optional[str] = ..., speed: _Optional[float] = ..., lease_grace_s: _Optional[float] = ..., address: _Optional[str] = ..., containment: _Optional[str] = ..., trouble: _Optional[str] = ..., sends_files: _Optional[bool] = ..., takes_plans: _Optional[bool] = ..., has_cache: _Optional[bool] = ...) -> None: ...
 
 class InventoryGpu(_message.Message):
     __slots__ = ("index", "name", "uuid", "memory_gb")
@@ -362,6 +366,34 @@ class Health(_message.Message):
     trouble: str
     idle: _containers.RepeatedCompositeFieldContainer[IdleLease]
     def __init__(self, gpus: _Optional[_Iterable[_Union[GpuHealth, _Mapping]]] = ..., driver_version: _Optional[str] = ..., trouble: _Optional[str] = ..., idle: _Optional[_Iterable[_Union[IdleLease, _Mapping]]] = ...) -> None: ...
+
+class CacheContent(_message.Message):
+    __slots__ = ("cached", "named")
+    CACHED_FIELD_NUMBER: _ClassVar[int]
+    NAMED_FIELD_NUMBER: _ClassVar[int]
+    cached: _containers.RepeatedCompositeFieldContainer[CachedData]
+    named: _containers.RepeatedCompositeFieldContainer[NamedData]
+    def __init__(self, cached: _Optional[_Iterable[_Union[CachedData, _Mapping]]] = ..., named: _Optional[_Iterable[_Union[NamedData, _Mapping]]] = ...) -> None: ...
+
+class CachedData(_message.Message):
+    __slots__ = ("user", "key", "used_bytes")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    key: str
+    used_bytes: int
+    def __init__(self, user: _Optional[str] = ..., key: _Optional[str] = ..., used_bytes: _Optional[int] = ...) -> None: ...
+
+class NamedData(_message.Message):
+    __slots__ = ("lease", "key", "size_bytes")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    lease: str
+    key: str
+    size_bytes: int
+    def __init__(self, lease: _Optional[str] = ..., key: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class IdleLease(_message.Message):
     __slots__ = ("lease", "idle_s")

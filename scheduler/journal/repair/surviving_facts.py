@@ -38,7 +38,9 @@ def surviving_facts(state: SchedulerState, now_s: float, fact: f.Fact) -> Sequen
             return _fit_forgetting(state, now_s, fact)
         case f.JobMoved() | f.JobUpdated() | f.CheckpointSaved() | f.PlanStruckOut() | f.JobMeasured():
             return (fact,) if fact.job in state.jobs else ()
-        case f.NodeMoved() | f.NodeRemoved() | f.GpusBroken() | f.GpusWithheld():
+        case f.DataNamed():
+            return (fact,) if fact.job in state.jobs else ()
+        case f.NodeMoved() | f.NodeRemoved() | f.GpusBroken() | f.GpusWithheld() | f.DataCached():
             return (fact,) if fact.node in state.nodes else ()
         case f.JobSubmitted():
             return _fit_submission(state, fact)

@@ -27,7 +27,7 @@ from scheduler.live.agents.link import NodeLink
 from scheduler.live.agents.outbox import Outbox
 from scheduler.live.node_views import NodeDetails
 from scheduler.live.pace import Pace
-from scheduler.live.wire.agents import desired_to, hello_of, refusal_of, report_of
+from scheduler.live.wire.agents import cache_changed_of, desired_to, hello_of, refusal_of, report_of
 from scheduler.live.world import LiveWorld
 from scheduler.model.cluster import NodeState
 from scheduler.model.lease import Phase, nodes_of
@@ -247,6 +247,8 @@ class Links:
                 report = link.on_health(message.health, self.world.state)
                 if report is not None:
                     self.world.send(report)
+            case "cache_content":
+                self.world.send(cache_changed_of(link.name, message.cache_content))
             case "gang_preparing":
                 lease = message.gang_preparing.lease
                 nodes = self._nodes_of(lease)

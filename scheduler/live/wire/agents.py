@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Literal
 
 from protos.gavel.v1 import agents_pb2 as pb
+from scheduler.core.accounts.cached import CachedData
 from scheduler.core.effects import SendLeases
-from scheduler.core.messages import Exit, HeldLease, NodeHello, NodeReport, Progress
+from scheduler.core.messages import CacheChanged, Exit, HeldLease, NodeHello, NodeReport, Progress
 from scheduler.live.node_views import GpuDetails
 from scheduler.live.wire.jobs import launch_to_wire
 from scheduler.model import bounds
@@ -84,7 +85,9 @@ def spec_of(hello: pb.Hello, storage: str) -> NodeSpec:
 def hello_of(hello: pb.Hello, storage: str) -> NodeHello:
     """Return a Hello for the core."""
     leases = tuple(HeldLease(lease=held.lease, steps=held.steps, ran_s=held.ran_s) for held in hello.held)
-    return NodeHello(spec=spec_of(hello, storage), held=leases, trouble=hello.trouble)
+    return NodeHello(
+        spec=spec_of(hello, storage), held=leases, trouble=hello.trouble, has_cache=hello.has_cache
+    )
 
 
 def gpus_of(hello: pb.Hello) -> dict[int, GpuDetails]:
@@ -104,6 +107,15 @@ def report_of(node: str, report: pb.Report) -> NodeReport:
         exits=tuple([_exit_of(exit) for exit in report.exits]),
         measured={entry.lease: dict(entry.values) for entry in report.measured},
     )
+
+
+def cache_changed_of(node: str, content: pb.CacheContent) -> CacheChanged:
+    """Return a CacheContent for the core."""
+    named: dict[str, dict[str, float]] = {}
+    for entry in content.named:
+        named.setdefault(entry.lease, {})[entry.key] = float(entry.size_bytes)
+    cached = tuple([CachedData(entry.user, entry.key, float(entry.used_bytes)) for entry in content.cached])
+    return CacheChanged(node=node, cached=cached, named=named)
 
 
 def _exit_of(exit: pb.Exit) -> Exit:

@@ -13,7 +13,7 @@ from protos.gavel.v1 import jobs_pb2
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobSpec, JobState
 from scheduler.model.launch import Launch
-from tests.support.linked import CALM, PATIENCE_S, Scheduler, on_event_loop
+from tests.support.linked import CALM, PATIENCE_S, Scheduler, on_event_loop, until
 
 LAUNCH = Launch(command=("python", "train.py"), env={"A": "1"}, ranks="per_node")
 
@@ -43,6 +43,30 @@ async def test_an_agent_of_a_release_without_plans_is_welcome_but_gets_no_plans(
             async with scheduler.peer("n1") as peer:
                 await peer.join(takes_plans=takes_plans)
                 assert scheduler.state.nodes["n1"].spec.ignores_plans is not takes_plans
+
+
+@on_event_loop
+async def test_what_a_node_has_in_its_cache_reaches_the_core():
+    """With the data sets that jobs name; an agent without a cache, or of a release without caches, has none."""
+    async with Scheduler() as scheduler:
+        key = "a" * 32
+        async with scheduler.peer("n1") as peer:
+            await peer.join(has_cache=True)
+            await scheduler.submit(JobSpec(job_type="cnn", user="ada", steps=1e6))
+            order = (await peer.next("desired")).desired
+            while not order.orders:
+                order = (await peer.next("desired")).desired
+            content = pb.CacheContent(
+                cached=[pb.CachedData(user="ada", key=key, used_bytes=4000)],
+                named=[pb.NamedData(lease=order.orders[0].lease, key=key, size_bytes=8000)],
+            )
+            await peer.say(cache_content=content)
+            book = scheduler.state.cached
+            await until(lambda: book.jobs and book.nodes)
+            assert book.likings(scheduler.state.jobs["1"]) == {"n1": pytest.approx(4000, rel=0.03)}
+        async with scheduler.peer("n1") as peer:
+            await peer.join()
+            assert book.nodes == {}
 
 
 @on_event_loop

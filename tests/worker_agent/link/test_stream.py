@@ -158,6 +158,26 @@ async def test_a_scheduler_that_was_away_is_linked_again_with_the_held_leases():
             assert len(node.of(LinkUp)) == 2
 
 
+@on_event_loop
+async def test_what_the_cache_holds_is_sent_again_on_a_new_link():
+    """A scheduler that lost it with its last records gets it again, and the next content replaces it."""
+    first = Scheduler()
+    await first.__aenter__()
+    content = pb.CacheContent(cached=[pb.CachedData(user="", key="a" * 32, used_bytes=7_000_000)])
+    async with linked(first.address, hello={"has_cache": True}) as (link, _):
+        # Only the newest of those that wait for the link arrives.
+        link.send_standing(pb.AgentMessage(cache_content=pb.CacheContent()))
+        link.send_standing(pb.AgentMessage(cache_content=content))
+        await until(lambda: "n1" in first.state.cached.nodes)
+        await first.die()
+        async with Scheduler(port=first.port) as second:
+            await until(lambda: "n1" in second.state.cached.nodes)
+            ((entry, used),) = second.state.cached.nodes["n1"].items()
+            assert (entry, used) == (("", "a" * 32), pytest.approx(7e6, rel=0.03))
+            link.send_standing(pb.AgentMessage(cache_content=pb.CacheContent()))
+            await until(lambda: "n1" not in second.state.cached.nodes)
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"), [({"protocol": 9}, "version"), ({"lease_grace_s": 1e6}, "refused")]
 )
