@@ -1,4 +1,7 @@
-"""Plan a round: rank → select → place. If a gang that has waited finds no place, repeat with GPUs held back for it."""
+"""Plan a round: rank → select → place → move to data.
+
+If a gang that has waited finds no place, repeat with GPUs held back for it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from scheduler.rounds.fill import fill
 from scheduler.rounds.inputs import Held, RoundInputs, RoundPlan
 from scheduler.rounds.limit import jobs_to_keep
 from scheduler.rounds.lookup import Board
+from scheduler.rounds.near_data import move_to_data
 from scheduler.rounds.pins import Pins
 from scheduler.rounds.place import Layout, place
 from scheduler.rounds.rank import rank
@@ -24,6 +28,8 @@ def plan_round(inputs: RoundInputs) -> RoundPlan:
     keep = jobs_to_keep(board, order, layout.placements)
     if keep:
         choice, layout = _arrange(board, order, pinned | keep)
+    if inputs.likings:
+        move_to_data(board, layout, choice.reserved)
     bundles = inputs.candidates.bundles
     return RoundPlan(
         number=inputs.number,

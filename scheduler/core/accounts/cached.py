@@ -103,6 +103,20 @@ class CachedBook:
         at = {node: self.bytes_at(node, job.spec.user, data) for node in self.nodes}
         return {node: used for node, used in at.items() if used > 0}
 
+    def likings_of(self, jobs: Iterable[Job]) -> dict[str, dict[str, float]]:
+        """Return the likings of those of these jobs of which any node has data, by job. Equal jobs share theirs."""
+        known: dict[tuple[str, frozenset[str]], dict[str, float]] = {}
+        likings: dict[str, dict[str, float]] = {}
+        for job in jobs:
+            data = self.of_job(job)
+            if data:
+                key = job.spec.user, frozenset(data)
+                if key not in known:
+                    known[key] = self.likings(job)
+                if known[key]:
+                    likings[job.id] = known[key]
+        return likings
+
     def rows(self) -> CachedRows:
         """Return this book as plain lists."""
         return CachedRows(

@@ -134,6 +134,9 @@ def _inputs(
         budgets_of=budgets.of,
         job_limits=job_limits,
         job_limits_of=job_limits_of,
+        likings=state.cached.likings_of([state.jobs[name] for name in jobs if name not in held])
+        if state.cached.nodes
+        else {},
         stay_s=settings.stay_s,
         full_s=settings.full_s,
         reserve_after=settings.reserve_after,
