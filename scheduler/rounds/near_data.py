@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from scheduler.model.lease import Bundle, GpuId
 from scheduler.rounds.free_gpus import FreeGpus
@@ -42,10 +43,11 @@ def move_to_data(board: Board, layout: Layout, reserved: Collection[int]) -> Non
     for bundle in layout.placements:
         if all(job not in held for job in bundle.jobs):
             newcomers.setdefault(board.kinds[row_of[bundle]], []).append(bundle)
-    leaving = {gpu for holding in held.values() for gpu in holding.gpus}
+    leaving: set[GpuId] = set()
     for kind, bundles in newcomers.items():
         liked = [bundle for bundle in bundles if any(job in likings for job in bundle.jobs)]
         if liked:
+            leaving = leaving or {gpu for holding in held.values() for gpu in holding.gpus}
             _Moves(board, layout, kind, bundles, leaving, kind in reserved).make(liked)
 
 
@@ -91,8 +93,8 @@ class _Moves:
         for bundle in liked:
             for part in self._parts_of[bundle]:
                 here = self._liking(bundle, part.node)
-                better = [node for node in self._best_nodes(bundle) if self._liking(bundle, node) > here]
-                for node in better[:NODES_MAX]:
+                better = (node for node in self._best_nodes(bundle) if self._liking(bundle, node) > here)
+                for node in islice(better, NODES_MAX):
                     if self._go(part, node) or self._exchange(part, node):
                         break
 
@@ -171,8 +173,8 @@ class _Moves:
             for field in ("cpus", "memory_gb")
         ]
         return all(
-            one + more <= other + SLACK and other <= one + more + SLACK
-            for one, more, other in zip(stock.left[names[0]], used, stock.left[names[1]], strict=True)
+            rest + more <= other + SLACK and other <= rest + more + SLACK
+            for rest, more, other in zip(stock.left[names[0]], used, stock.left[names[1]], strict=True)
         )
 
     def _exchange(self, part: Part, node: int) -> bool:

@@ -22,7 +22,7 @@ WAITS = 0.02
 
 
 def measured_words(values: Mapping[str, float], cpus: float | None = None) -> Iterator[tuple[str, str]]:
-    """Yield how often a job saves and what that costs, what a restart takes, how long it waits for data, what it sends.
+    """Yield words about saves, restarts, waits for data, cached data and bytes sent, as far as values are known.
 
     `cpus`: those of the job, if it states them.
     """
@@ -35,8 +35,17 @@ def measured_words(values: Mapping[str, float], cpus: float | None = None) -> It
         yield "restart", f"{total}: " + ", ".join(f"{duration(length)} {words}" for length, words in restart)
     if "wait" in values:
         yield "waits", _waits(values, cpus)
+    if "cached_bytes" in values:
+        yield "data", _cached(values)
     if "sent_bytes" in values:
         yield "sends", f"{size(values['sent_bytes'])} a step, all ranks together"
+
+
+def _cached(values: Mapping[str, float]) -> str:
+    """Return how much of a job's data is in the caches of its nodes. Both sizes are rounded, to 5 %."""
+    cached, total = values["cached_bytes"], values.get("data_bytes", 0.0)
+    part = f"{min(cached / total, 1.0):.0%} of it" if total else size(cached)
+    return f"{part} in the cache where the job runs"
 
 
 def _waits(values: Mapping[str, float], cpus: float | None) -> str:

@@ -16,7 +16,7 @@ from scheduler.live.access.roles import Caller
 from scheduler.live.wire.jobs import STATE_NUMBERS, spec_to_wire
 from scheduler.model.jobs import Job
 from scheduler.model.launch import TerminalUse
-from scheduler.model.lease import Holding
+from scheduler.model.lease import Holding, nodes_of
 from scheduler.model.measured import useful_workers, whole_workers
 
 # The beginning of the year 9999: programs can show it in every time zone.
@@ -89,10 +89,20 @@ def job_view(
 
 
 def _measured(state: SchedulerState, job: Job) -> dict[str, float]:
-    """Return what a job has measured about itself, and how many loader workers follow from it."""
+    """Return what a job has measured, the loader workers that follow from it, and how much of its data is cached."""
     values = dict(state.measured.of(job.id))
     workers = useful_workers(values)
-    return values if workers is None else {**values, "useful_workers": float(whole_workers(workers))}
+    if workers is not None:
+        values["useful_workers"] = float(whole_workers(workers))
+    holding = state.leases.get(job.lease or "")
+    data = state.cached.of_job(job) if holding is not None and state.cached.nodes else {}
+    if holding is not None and data:
+        values["cached_bytes"] = sum(
+            state.cached.bytes_at(node, job.spec.user, data) for node in nodes_of(holding.lease.gpus)
+        )
+        if all(data.values()):
+            values["data_bytes"] = sum(data.values())
+    return values
 
 
 def _terminal_use(use: TerminalUse) -> jobs_pb2.TerminalUse:

@@ -32,6 +32,12 @@ ALL = {
                 "waits": "38.0% of the time for data",
             },
         ),
+        ({"cached_bytes": 8e9, "data_bytes": 1e10}, {"data": "80% of it in the cache where the job runs"}),
+        (
+            {"cached_bytes": 1.03e10, "data_bytes": 1e10},
+            {"data": "100% of it in the cache where the job runs"},
+        ),
+        ({"cached_bytes": 3e6}, {"data": "2.86 MiB in the cache where the job runs"}),
         ({"sent_bytes": 3e6}, {"sends": "2.86 MiB a step, all ranks together"}),
         ({"interval": 1.0, "final_save_s": 4.0}, {"saves": "every 1 step"}),
         ({"wait": 0.0}, {"waits": "0.0% of the time for data"}),

@@ -101,6 +101,19 @@ def test_data_is_forgotten_with_its_jobs(desk_of: DeskOf) -> None:
         assert (state.cached.jobs, len(state.cached.pools)) == ({}, pools)
 
 
+def test_a_job_starts_where_its_data_is(desk_of: DeskOf) -> None:
+    """A job of the same user and type goes to the node that holds the data, another one to the first node."""
+    for user, where in (("ada", "n2"), ("bob", "n1")):
+        desk = desk_of(node(gpus=1), node("n2", gpus=1))
+        (lease,) = desk.run(job(user="ada", nodes=("n2",)))
+        desk.tell(desk.now_s, CacheChanged(node="n2", cached=HELD, named={lease: {KEY: 2000.0}}))
+        desk.settle()
+        desk.report("n2", exits=(exited(lease, "finished", steps=1000.0),))
+        desk.settle()
+        (following,) = desk.run(job(user=user))
+        assert desk.holding(following).lease.gpus == (f"{where}:0",)
+
+
 def test_a_snapshot_has_the_book(desk_of: DeskOf) -> None:
     """Restored from a snapshot, the state has the same; a snapshot of an older release has none of it."""
     desk = desk_of(node())
