@@ -272,12 +272,14 @@ def test_auto_saves_after_the_profile_and_keeps_the_interval(run: RunDirectory) 
     assert {"step_s", "stall_s", "durable_s", "interval", "overhead"} <= measured.keys()
 
 
-def test_auto_works_with_a_checkpoint_that_stops_the_loop() -> None:
-    """Then the whole save is the pause."""
+def test_auto_works_with_a_checkpoint_that_stops_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    """Then the whole save is the pause, and the log says once that the loop waits."""
     notes = Notes()
-    steps = LeasedIterator(range(300), checkpoint=notes, steps=300, every="auto", overhead=0.5)
-    for _ in steps:
-        pass
+    with caplog.at_level(logging.INFO, "gavel.training"):
+        steps = LeasedIterator(range(300), checkpoint=notes, steps=300, every="auto", overhead=0.5)
+        for _ in steps:
+            pass
+    assert len([message for message in caplog.messages if "waits for its checkpoints" in message]) == 1
     assert notes.saved[0] == SKIPPED_STEPS + 100
     assert notes.saved[-1] == 300
 

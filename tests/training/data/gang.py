@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from benchmarks.cache_worlds import Storage
 from gavel.training.data import node_arena, partition, peer_server, peers
 from gavel.training.data.arena import size_for
 from gavel.training.data.cached import CachedDataset
@@ -17,26 +17,10 @@ from worker_agent.node.node_cache import make_file
 from worker_agent.runs.rendezvous import HeldPorts
 
 SECRET = "5a" * 16
+# A multiple of 8.
 LENGTH = 1000
 # So long that a busy machine does not look like a dead node.
 PATIENCE_S = 120.0
-
-
-class Storage:
-    """Numbered items of one length, and how often each was read."""
-
-    def __init__(self, length: int = LENGTH) -> None:
-        self.length = length
-        self.reads: Counter[int] = Counter()
-
-    def fetch(self, number: int) -> bytes:
-        """Read an item."""
-        self.reads[number] += 1
-        return self.item(number)
-
-    def item(self, number: int) -> bytes:
-        """Return an item without counting that."""
-        return (b"%d," % number * self.length)[: self.length]
 
 
 class Gang:
@@ -48,7 +32,7 @@ class Gang:
         self.names = [f"n{number}" for number in range(1, count + 1)]
         self.ports = dict(zip(self.names, self._ports.take("1", count), strict=True))
         self.servers: dict[str, subprocess.Popen[bytes]] = {}
-        self.storage = Storage()
+        self.storage = Storage(LENGTH)
         monkeypatch.setattr(node_arena, "WAIT_S", 0.0)
         monkeypatch.setattr(partition, "WAIT_S", 0.0)
         monkeypatch.setattr(peers, "ANSWER_S", PATIENCE_S)

@@ -126,8 +126,8 @@ def test_an_item_that_fits_in_no_arena_comes_from_storage(start: Starts) -> None
 def test_an_item_too_long_for_a_message_is_kept_where_it_was_read(start: Starts) -> None:
     """Each node reads it from storage once."""
     gang = start(2)
-    gang.storage.length = peers.ITEM_BYTES_MAX + 1
-    sets = gang.data_sets(1, gang.storage.length)
+    gang.storage.item_bytes = peers.ITEM_BYTES_MAX + 8
+    sets = gang.data_sets(1, gang.storage.item_bytes)
     assert [gang.epoch([data], 1) for data in sets * 2] == [1, 1, 0, 0]
     assert [data.counters.read().remote for data in sets] == [0, 0]
 

@@ -276,7 +276,7 @@ def test_connections_that_prove_nothing_are_few(gang: Gang) -> None:
 
 def test_an_asker_that_does_not_read_is_not_answered_without_end(gang: Gang) -> None:
     """It gets what the buffers hold; the rest waits in them, and other askers are answered."""
-    gang.storage.length = 1 << 20
+    gang.storage.item_bytes = 1 << 20
     sets = gang.data_sets(ITEMS, ITEMS << 20)
     gang.epoch(sets, 1)
     sock, key = ask(gang, sets[0]._salt)
