@@ -36,12 +36,12 @@ def measured_words(values: Mapping[str, float], cpus: float | None = None) -> It
     if "wait" in values:
         yield "waits", _waits(values, cpus)
     if "cached_bytes" in values:
-        yield "data", _cached(values)
+        yield "data", _data_here(values)
     if "sent_bytes" in values:
         yield "sends", f"{size(values['sent_bytes'])} a step, all ranks together"
 
 
-def _cached(values: Mapping[str, float]) -> str:
+def _data_here(values: Mapping[str, float]) -> str:
     """Return how much of a job's data is in the caches of its nodes. Both sizes are rounded, to 5 %."""
     cached, total = values["cached_bytes"], values.get("data_bytes", 0.0)
     part = f"{min(cached / total, 1.0):.0%} of it" if total else size(cached)
