@@ -1,12 +1,13 @@
-"""The gain of columns with other CPUs: `python -m benchmarks.cpus FILE [--jobs 1500] [--rates 7 8 9]`.
+"""The gain of CPUs that other jobs leave idle: `python -m benchmarks.cpus FILE [--jobs 4000] [--rates 8 9]`.
 
 FILE has Synergy's tables (the case `synergy-tables` of a file for `benchmarks.reference training`): how fast models
 train by their CPUs; equal rows for several models suggest that some were not measured. 16 servers of 8 GPUs and 24
 CPUs, jobs of one GPU: 20 % on images, 70 % on text, 10 % on speech.
 
-The first table is one moment with a job on each GPU: the work of all jobs relative to equal CPUs, as the policy's
-columns have it, and with each server's CPUs split in the best way among the eight jobs that happen to be on it. The
-second one is the mean time to completion when shares are carried out exactly, without rounds, places and restarts.
+The first table is one moment with a job on each GPU: the work of all jobs relative to equal CPUs. In it, the CPUs of a
+server are divided among the eight jobs that happen to be on it, by weights or in the best way; for comparison, a policy
+with a column for each amount of CPUs divides those of all servers together. The second table has mean times to
+completion in `gavel simulate` with free restarts, for the jobs of the middle third.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +24,17 @@ from typing import Any
 
 import numpy as np
 
+from gavel.cli.io.progress import bar
 from policies.problem import Columns, Jobs, Problem
 from policies.registry import resolve
+from scheduler.sim.engine.cpus import Claim, divide
+from scheduler.sim.figures.summary import summarise
+from scheduler.sim.run import Run
+from scheduler.sim.runs import prepare
+from scheduler.sim.simulate import Progress, simulate
+from traces.cpu_rates import CpuRates
+from traces.formats import write_trace
+from traces.trace import TraceJob
 
 SERVERS, GPUS, CPUS = 16, 8, 24
 FAIR = CPUS // GPUS
@@ -36,8 +47,10 @@ MIX = {
 }
 # The durations of jobs at equal CPUs, in hours: log-uniform between two times, with this chance.
 DURATIONS_H = ((0.8, 10**1.5 / 60, 10**3 / 60), (0.2, 10**3 / 60, 10**4 / 60))
-WARM_UP = 1 / 3
-WAYS = ("equal CPUs", "CPU columns")
+# The worker type of all servers.
+TYPE = "v100"
+# Synergy's own figure for FIFO with tuned CPUs, 9 jobs an hour, in hours.
+PUBLISHED_FIFO_H = {9.0: 21.88}
 # By CPUs: the rate relative to that of the fair share.
 Rates = dict[int, float]
 
@@ -98,16 +111,26 @@ def draw_model(luck: Random) -> str:
     return luck.choice(MIX[kind][1])
 
 
-def moments(ways: dict[str, Rates], samples: int) -> Iterator[tuple[float, float]]:
-    """Yield the gain of the policy's columns, and of splits server by server, at moments drawn at random."""
+def by_weights(models: Sequence[str], ways: dict[str, Rates]) -> float:
+    """Return the total rate of the jobs of one server if its CPUs are divided by weights."""
+    curves = [CpuRates(tuple(sorted(ways[model].items()))) for model in models]
+    shares = divide(CPUS, [Claim(1.0, curve.enough) for curve in curves])
+    return sum(curve.rate(share) for curve, share in zip(curves, shares, strict=True))
+
+
+def moments(all_rates: dict[str, Rates], samples: int) -> Iterator[tuple[float, float, float]]:
+    """Yield the gains of weights and of best splits server by server, and of columns, at moments drawn at random."""
+    ways = {model: useful(rates) for model, rates in all_rates.items()}
     for seed in range(samples):
         luck = Random(seed)
         models = [draw_model(luck) for _ in range(SERVERS * GPUS)]
         problem = problem_of(models, ways, SERVERS)
         shares = resolve("max_throughput(raw=true)")(problem).time_share
-        by_server = (models[at : at + GPUS] for at in range(0, len(models), GPUS))
-        split = sum(best_split(own, ways) for own in by_server)
-        yield float((problem.rates @ shares).sum()) / len(models), split / len(models)
+        servers = [models[at : at + GPUS] for at in range(0, len(models), GPUS)]
+        weights = sum(by_weights(own, all_rates) for own in servers)
+        split = sum(best_split(own, ways) for own in servers)
+        total = float((problem.rates @ shares).sum())
+        yield weights / len(models), split / len(models), total / len(models)
 
 
 @dataclass(frozen=True)
@@ -129,38 +152,49 @@ def arrivals(rate_per_h: float, jobs: int, seed: int) -> list[Arrival]:
     return drawn
 
 
-def completion_times_h(jobs: Sequence[Arrival], ways: dict[str, Rates], policy: str) -> np.ndarray:
-    """Return the hours from arrival to end of each job, if the policy's shares are carried out exactly."""
-    solve = resolve(policy)
-    left, ended_h = np.array([job.work_h for job in jobs]), np.zeros(len(jobs))
-    present: list[int] = []
-    now_h, coming = 0.0, 0
-    while present or coming < len(jobs):
-        if not present:
-            now_h = jobs[coming].at_h
-        while coming < len(jobs) and jobs[coming].at_h <= now_h:
-            present.append(coming)
-            coming += 1
-        waited_s = [3600 * (now_h - jobs[job].at_h) for job in present]
-        problem = problem_of(
-            [jobs[job].model for job in present], ways, SERVERS, steps_left=left[present], waited_s=waited_s
-        )
-        rate = problem.rates @ solve(problem).time_share
-        with np.errstate(divide="ignore"):
-            ends_h = now_h + np.where(rate > 1e-9, left[present] / rate, np.inf)
-        until_h = min(float(ends_h.min()), jobs[coming].at_h if coming < len(jobs) else np.inf)
-        left[present] -= rate * (until_h - now_h)
-        now_h = until_h
-        for index in np.flatnonzero(ends_h <= until_h * (1 + 1e-12)).tolist():
-            ended_h[present[index]] = now_h
-        present = [job for job in present if not ended_h[job]]
-    return ended_h - np.array([job.at_h for job in jobs])
+def write_table(path: Path, all_rates: dict[str, Rates]) -> None:
+    """Write the rates as a throughput table: a job of any model does one step per second at the fair share."""
+    lines = ["job_type,gpus,worker_type,cpus_per_gpu,steps_per_s"]
+    for model, rates in all_rates.items():
+        lines += [f"{model},1,{TYPE},,{rates[FAIR]}"]
+        lines += [f"{model},1,{TYPE},{cpus},{rate}" for cpus, rate in sorted(rates.items())]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def mean_h(times_h: np.ndarray) -> float:
-    """Return the mean without the first jobs, which found an empty cluster, and the last ones, which left one."""
-    skipped = int(len(times_h) * WARM_UP)
-    return float(times_h[skipped : len(times_h) - skipped].mean())
+def mean_h(
+    folder: Path, all_rates: dict[str, Rates], jobs: Sequence[Arrival], policy: str, fixed: bool
+) -> float:
+    """Simulate the jobs, and return the mean hours to completion of the middle third."""
+    table, trace = folder / "rates.csv", folder / "jobs.csv"
+    write_table(table, all_rates)
+    write_trace(
+        trace,
+        [
+            TraceJob(id=str(number), arrival_s=3600 * job.at_h, job_type=job.model, steps=3600 * job.work_h)
+            for number, job in enumerate(jobs)
+        ],
+    )
+    run = Run(
+        trace=str(trace),
+        throughputs=str(table),
+        cluster={TYPE: SERVERS * GPUS},
+        gpus_per_node=GPUS,
+        cpus_per_node=CPUS,
+        fixed_cpus=fixed,
+        policy=policy,
+        restart_s=0.0,
+        checkpoint_s=0.0,
+        measure=(len(jobs) // 3, len(jobs) - len(jobs) // 3),
+    )
+
+    name = f"{policy}, {'fixed' if fixed else 'shared'} CPUs"
+    with bar(name) as show:
+
+        def show_progress(progress: Progress) -> None:
+            show(f"{name}: {progress.ended:,} jobs", progress.ended / len(jobs))
+
+        result = simulate(prepare(run).options, progress=show_progress)
+    return float(summarise(result.metrics)["mean_jct_h"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -169,33 +203,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("file", type=Path)
-    parser.add_argument("--jobs", type=int, default=1500)
-    parser.add_argument("--rates", type=float, nargs="+", default=[7.0, 8.0, 9.0], help="jobs per hour")
-    parser.add_argument("--policies", nargs="+", default=["las"])
+    parser.add_argument("--jobs", type=int, default=4000)
+    parser.add_argument("--rates", type=float, nargs="+", default=[8.0, 9.0], help="jobs per hour")
+    parser.add_argument("--policies", nargs="+", default=["las", "fifo"])
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     document = json.loads(options.file.read_text(encoding="utf-8"))
     all_rates = tables(document, MEMORY_GB)
-    ways = {
-        WAYS[0]: {model: {FAIR: rates[FAIR]} for model, rates in all_rates.items()},
-        WAYS[1]: {model: useful(rates) for model, rates in all_rates.items()},
-    }
-    gains = np.array(list(moments(ways[WAYS[1]], samples=50))).mean(axis=0)
+    gains = np.array(list(moments(all_rates, samples=50))).mean(axis=0)
     print("work done, relative to equal CPUs, mean of 50 moments")
-    print(f"{'columns':24}{gains[0]:8.3f}\n{'server by server':24}{gains[1]:8.3f}\n")
-    print(
-        f"{'policy':12}{'jobs per h':>12}" + "".join(f"{name + ', h':>18}" for name in WAYS) + f"{'ratio':>8}"
-    )
+    for name, gain in zip(("by weights", "best split of each server", "columns"), gains, strict=True):
+        print(f"{name:28}{gain:8.3f}")
+    titles = ("jobs per h", "fixed CPUs, h", "shared CPUs, h", "ratio", "published FIFO-Tune, h")
+    print(f"\n{'policy':8}" + "".join(f"{title:>{len(title) + 4}}" for title in titles))
     for policy in options.policies:
         for rate in options.rates:
             jobs = arrivals(rate, options.jobs, options.seed)
-            hours = [mean_h(completion_times_h(jobs, ways[name], policy)) for name in WAYS]
-            print(
-                f"{policy:12}{rate:12g}"
-                + "".join(f"{value:18.2f}" for value in hours)
-                + f"{hours[0] / hours[1]:8.2f}",
-                flush=True,
-            )
+            with tempfile.TemporaryDirectory() as folder:
+                fixed, shared = (
+                    mean_h(Path(folder), all_rates, jobs, policy, is_fixed) for is_fixed in (True, False)
+                )
+            published = PUBLISHED_FIFO_H.get(rate) if policy == "fifo" else None
+            cells = (f"{rate:g}", f"{fixed:.2f}", f"{shared:.2f}", f"{fixed / shared:.2f}", published or "")
+            line = "".join(f"{cell:>{len(title) + 4}}" for cell, title in zip(cells, titles, strict=True))
+            print(f"{policy:8}{line}", flush=True)
     return 0
 
 

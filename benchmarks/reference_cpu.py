@@ -26,7 +26,9 @@ def check_cases(cases: list[dict[str, Any]]) -> Iterator[Check | NotChecked]:
         if name == TABLES:
             yield NotChecked(name, "the input of the other cases")
         elif not name.startswith(SPLIT):
-            yield NotChecked(name, "a published figure; `python -m benchmarks.cpus` runs the same setting")
+            yield NotChecked(
+                name, "a published figure; `python -m benchmarks.cpus FILE` simulates the same setting"
+            )
         elif not has_tables:
             yield NotChecked(name, f"the file has no case `{TABLES}`")
         else:

@@ -27,6 +27,7 @@ class Limits(NamedTuple):
 RATE = Limits(1e-9, 1e9, zero=True)
 PRICE = Limits(1e-6, 1e6, zero=True)
 MEMORY_GB = Limits(1e-3, 1e7, zero=True)
+CPUS = Limits(1e-3, 1e6)
 STEPS = Limits(1e-3, 1e15)
 WEIGHT = Limits(1e-6, 1e6)
 TIME_S = Limits(0.0, 1e10)

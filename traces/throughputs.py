@@ -1,8 +1,9 @@
-"""How fast every kind of job runs: alone, spread over nodes, two to a GPU, and by each of its plans.
+"""How fast every kind of job runs: alone, spread over nodes, two to a GPU, by its CPUs, and by each of its plans.
 
 Rules: rates are steps per second of the whole job (all its GPUs together), finite and not negative. A rate of 0, or no
 entry, means that the job does not fit. Pairs are stored in both orders, so that one look-up is enough. A job type has
-either rates or plans. A table is immutable; `restrict` and `priced` return a new one.
+either rates, which rates by CPUs may complete, or plans. A table is immutable; `restrict` and `priced` return a new
+one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from traces.cpu_rates import CpuRates, Point
 from traces.errors import BadTable, nearest, show
 from traces.limits import MEMORY_GB, PRICE, RATE, Limits
 from traces.plans import Plan
@@ -27,6 +29,8 @@ PairRates = tuple[float, float]
 Row = tuple[str, int, str, float]
 # For a pair: the worker type, both job types, the number of GPUs that the jobs share, and both rates.
 PairRow = tuple[str, str, str, int, float, float]
+# For rates by CPUs, which the scheduler does not take: job type, GPUs, worker type and the points of the curve.
+CpuRow = tuple[str, int, str, tuple[Point, ...]]
 
 # Durations in published traces were measured on this type.
 REFERENCE = "v100"
@@ -46,6 +50,8 @@ class Throughputs:
     memory_gb: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
     plans: Mapping[Key, Plan] = field(default_factory=dict)
+    # The rates of `solo` hold where nothing is known of CPUs.
+    cpu_rates: Mapping[Key, CpuRates] = field(default_factory=dict)
     worker_types: tuple[str, ...] = field(init=False)
     job_types: tuple[str, ...] = field(init=False)
 
@@ -63,18 +69,26 @@ class Throughputs:
             _check_figure(f"memory of {show(kind)}", memory_gb, MEMORY_GB)
         if both := {key[0] for key in self.plans} & {key[0] for key in self.solo}:
             raise BadTable(f"{show(min(both))} has rates and plans", field="plans", hint="give one of them")
+        for key in self.cpu_rates:
+            if not self.solo.get(key):
+                hint = "give its rate without CPUs, too"
+                raise BadTable(f"{show(key)} has rates by CPUs only", field="cpus_per_gpu", hint=hint)
         keys = (*self.solo, *self.unconsolidated, *self.plans)
         _set(self, "job_types", tuple(dict.fromkeys(key[0] for key in keys)))
         _set(self, "worker_types", tuple(dict.fromkeys(key[2] for key in keys)))
         _set(self, "pairs", _both_orders(self.pairs))
-        for name in ("solo", "unconsolidated", "pairs", "prices_per_gpu_hour", "memory_gb", "plans"):
+        for name in (
+            *("solo", "unconsolidated", "pairs", "plans", "cpu_rates"),
+            "prices_per_gpu_hour",
+            "memory_gb",
+        ):
             _set(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle the tables as plain dictionaries, because frozen ones cannot be pickled."""
         rates = dict(self.solo), dict(self.unconsolidated), dict(self.pairs)
         prices, memory_gb = dict(self.prices_per_gpu_hour), dict(self.memory_gb)
-        return Throughputs, (*rates, prices, memory_gb, self.source, dict(self.plans))
+        return Throughputs, (*rates, prices, memory_gb, self.source, dict(self.plans), dict(self.cpu_rates))
 
     def rate(self, job_type: str, gpus: int, worker_type: str, consolidated: bool = True) -> float:
         """Return steps per second; 0 if the job does not fit or was not measured. A job on one GPU is never spread."""
@@ -119,6 +133,7 @@ class Throughputs:
             prices_per_gpu_hour={k: v for k, v in self.prices_per_gpu_hour.items() if k in kinds},
             memory_gb={k: v for k, v in self.memory_gb.items() if k in kinds},
             plans={key: plan for key, plan in self.plans.items() if key[2] in kinds},
+            cpu_rates={key: curve for key, curve in self.cpu_rates.items() if key[2] in kinds},
         )
 
     def priced(self, prices_per_gpu_hour: Mapping[str, float]) -> Throughputs:
@@ -134,6 +149,7 @@ class Throughputs:
         pairs: Iterable[PairRow],
         source: str,
         plans: Iterable[Plan] = (),
+        cpu_rates: Iterable[CpuRow] = (),
     ) -> Throughputs:
         """Return the table of rows as `rows` returns them; of two rows with the same key, the later one counts."""
         rates_of_pairs: dict[PairKey, PairRates] = {}
@@ -142,10 +158,18 @@ class Throughputs:
             rates_of_pairs[kind, b, gpus, a, gpus] = (rate_b, rate_a)
         alone, spread = ({row[:3]: row[3] for row in rows} for rows in (solo, unconsolidated))
         plan_of = {(plan.job_type, plan.gpus, plan.worker_type): plan for plan in plans}
-        return cls(alone, spread, rates_of_pairs, source=source, plans=plan_of)
+        curves = {row[:3]: CpuRates(row[3]) for row in cpu_rates}
+        return cls(alone, spread, rates_of_pairs, source=source, plans=plan_of, cpu_rates=curves)
+
+    def cpu_rows(self) -> list[CpuRow]:
+        """Return the rates by CPUs as rows."""
+        return [(*key, curve.points) for key, curve in sorted(self.cpu_rates.items())]
 
     def rows(self) -> dict[str, Any]:
-        """Return all rates but those of plans, which jobs bring along, as the rows that a scheduler takes."""
+        """Return the rates as the rows that a scheduler takes.
+
+        Those of plans are left out, because jobs bring them along, and those by CPUs, which its problem does not have.
+        """
         return {
             "solo": [(*key, rate) for key, rate in sorted(self.solo.items())],
             "unconsolidated": [(*key, rate) for key, rate in sorted(self.unconsolidated.items())],

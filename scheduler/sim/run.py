@@ -22,6 +22,7 @@ WEEK_S = 7 * 86_400.0
 RARE_REPORTS_S = 86_400.0
 JOBS = Bound(1, 5_000_000)
 NODE_GPUS = Bound(1, 1024)
+NODE_CPUS = Bound(1e-3, 1e6)
 # With an infinite rate, all jobs arrive at once.
 ARRIVALS = Bound(1e-9, math.inf, "jobs per hour")
 COUNT = Bound(0, 10_000)
@@ -97,6 +98,21 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     gpus_per_node: Annotated[
         int | None, Knob("GPUs of each node.", "N", bound=NODE_GPUS, usual=4, published=1)
     ] = None
+
+    cpus_per_node: Annotated[
+        float | None,
+        Knob(
+            "CPUs of each node, for a throughput table with rates by CPUs; a node with fewer GPUs than the others "
+            "has them in proportion.",
+            "N",
+            bound=NODE_CPUS,
+            default="CPUs play no part",
+        ),
+    ] = None
+    fixed_cpus: Annotated[
+        bool,
+        Knob("Give each job its fair share of the CPUs of its nodes, and nobody what others leave idle."),
+    ] = False
 
     policy: Annotated[
         str,

@@ -17,6 +17,20 @@ NODES_MAX = 100_000
 OVER_TIME = ("mtbf_h", "failures_file", "capacity_file", "prices_file")
 
 
+def check_cpus(run: Run, table: Throughputs) -> None:
+    """Refuse CPUs that would change nothing."""
+    if run.fixed_cpus and run.cpus_per_node is None:
+        raise InvalidSpec("fixed_cpus", "belongs to --cpus-per-node, which is missing")
+    if run.cpus_per_node is None:
+        return
+    if not table.cpu_rates:
+        source = run.throughputs or "our own throughput table"
+        advice = "give a table with a column cpus_per_gpu by --throughputs"
+        raise InvalidSpec("cpus_per_node", f"would change nothing: {source} has no rates by CPUs; {advice}")
+    if run.ideal:
+        raise InvalidSpec("cpus_per_node", "cannot be combined with --ideal, which has no nodes")
+
+
 def check_cluster(run: Run, table: Throughputs) -> None:
     """Refuse a cluster that is empty or too large, and worker types that the table or the cluster lacks."""
     if not run.cluster:

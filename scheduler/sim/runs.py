@@ -25,7 +25,7 @@ from scheduler import plugins
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import COMPARISON, Settings
 from scheduler.sim.run import FILES, HOUR_S, JOBS, KNOBS, Run
-from scheduler.sim.run_checks import check_cluster, check_numbers, check_tenants
+from scheduler.sim.run_checks import check_cluster, check_cpus, check_numbers, check_tenants
 from scheduler.sim.scenario.arrivals import NOWHERE, Places, can_end
 from scheduler.sim.scenario.changes import changes_of, horizon_s
 from scheduler.sim.simulate import Conditions, SimOptions
@@ -87,6 +87,7 @@ def prepare(run: Run) -> Prepared:
         raise InvalidSpec("throughputs", f"{problem}; give it, or choose a workload such as mixed-day")
     table = table_of(run.throughputs, run.measured, run.pairs, run.plans)
     check_cluster(run, table)
+    check_cpus(run, table)
     check_tenants(run, settings, table)
     jobs, count, notes = jobs_of(run, table)
     if run.measure is not None and count is not None and run.measure[1] > count:
@@ -100,6 +101,7 @@ def prepare(run: Run) -> Prepared:
         **conditions.conditions,
         cluster=run.cluster,
         gpus_per_node=run.effective("gpus_per_node"),
+        cpus_per_node=run.cpus_per_node,
         jobs=jobs,
         throughputs=table,
         believed=rates_for_scheduler(run, table),

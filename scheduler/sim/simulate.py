@@ -64,6 +64,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     save_every_s: float = 3600.0
     # Whether a job whose lease is renewed saves and restarts.
     renewal_restarts: bool = False
+    # Whether each job has its fair share of CPUs, and nobody what others leave idle.
+    fixed_cpus: bool = False
 
     @property
     def checkpoints_s(self) -> tuple[float, ...]:
@@ -81,6 +83,8 @@ class SimOptions(Conditions, frozen=True, kw_only=True):
 
     cluster: Mapping[str, int]
     gpus_per_node: int = 1
+    # None: CPUs play no part.
+    cpus_per_node: float | None = None
     # The jobs; endless ones need `measure`.
     jobs: Iterable[TraceJob] = ()
     # For a replay: requests that precede `jobs`, and users' commands.
@@ -248,6 +252,7 @@ def _run_rounds(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Coun
         seed=options.seed,
         noise_sigma=options.rate_noise,
         always_consolidated=options.settings.consolidated_rates,
+        fixed_cpus=options.fixed_cpus,
     )
     machines_class = RestartingMachines if options.renewal_restarts else Machines
     machines = machines_class(physics, limits=agent_limits(options.report_interval_s, patience_s(options)))
@@ -308,7 +313,7 @@ def _open(options: SimOptions, world: SimWorld, machines: Machines) -> None:
     prices = _prices(options)
     if prices:
         world.at(0.0, SetPrices(price_per_gpu_hour=dict(prices)))
-    for spec in nodes(options.cluster, options.gpus_per_node):
+    for spec in nodes(options.cluster, options.gpus_per_node, options.cpus_per_node):
         world.at(0.0, partial(machines.join, spec=spec))
     for at_s, event in options.events:
         if isinstance(event, Configure):
@@ -318,15 +323,18 @@ def _open(options: SimOptions, world: SimWorld, machines: Machines) -> None:
         world.command(at_s, command)
 
 
-def nodes(cluster: Mapping[str, int], gpus_per_node: int) -> Iterator[NodeSpec]:
-    """Yield the nodes of each type, with this many GPUs each. The last node of a type may have fewer."""
+def nodes(
+    cluster: Mapping[str, int], gpus_per_node: int, cpus_per_node: float | None = None
+) -> Iterator[NodeSpec]:
+    """Yield the nodes of each type, with these GPUs and CPUs each. The last node of a type may have fewer of both."""
     for worker_type, gpus in cluster.items():
         count = -(-gpus // gpus_per_node)
         digits = len(str(count - 1))
         for i in range(count):
             size = min(gpus_per_node, gpus - i * gpus_per_node)
             name = f"{worker_type}-{i:0{digits}d}"
-            yield NodeSpec(name=name, worker_type=worker_type, gpus=size, storage=STORAGE)
+            cpus = None if cpus_per_node is None else cpus_per_node * size / gpus_per_node
+            yield NodeSpec(name=name, worker_type=worker_type, gpus=size, cpus=cpus, storage=STORAGE)
 
 
 def _arrivals(options: SimOptions) -> Iterator[Arrival]:

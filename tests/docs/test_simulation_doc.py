@@ -24,8 +24,8 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for name, text in FILES:
         (tmp_path / name).write_text(text)
     assert [name for name, _ in FILES] == [
-        *("jobs.csv", "teams.yaml", "plans.csv", "lm.csv", "failures.csv"),
-        *("capacity.csv", "prices.csv"),
+        *("jobs.csv", "teams.yaml", "plans.csv", "lm.csv", "rates.csv", "two.csv"),
+        *("failures.csv", "capacity.csv", "prices.csv"),
     ]
     assert {command.split()[0] for command in EXAMPLES} == {command.name for command in COMMANDS}
     monkeypatch.chdir(tmp_path)

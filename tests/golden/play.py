@@ -33,6 +33,7 @@ from scheduler.sim.engine.physics import JobTruth
 from scheduler.solving import answer
 from tests.golden.words import SHARED, Words
 from tests.support.core_world import Stage
+from traces.cpu_rates import CpuRates
 from worker_agent.core.messages import Limits
 
 # Reports of progress are rare, because transcripts are not about them.
@@ -55,6 +56,7 @@ class Table:
     solo: dict[tuple[str, int, str], float] = field(default_factory=dict)
     unconsolidated: dict[tuple[str, int, str], float] = field(default_factory=dict)
     pairs: dict[tuple[str, str, int, str, int], tuple[float, float]] = field(default_factory=dict)
+    cpu_rates: dict[tuple[str, int, str], CpuRates] = field(default_factory=dict)
 
 
 @dataclass

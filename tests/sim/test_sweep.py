@@ -107,7 +107,7 @@ def test_the_key_is_of_values_and_contents(tmp_path: Path) -> None:
 
 # Files and other fields of runs that release 0.1.0 did not have.
 LATER_FILES = ("plans",)
-LATER_FIELDS = ("pair_rates", "references", "pairs_probed")
+LATER_FIELDS = ("pair_rates", "references", "pairs_probed", "cpus_per_node", "fixed_cpus")
 
 
 def test_keys_never_change(tmp_path: Path) -> None:
@@ -280,6 +280,10 @@ def test_mistaken_rates_are_wrong_the_same_way_each_time() -> None:
         ({"cluster": {"a100": 0}}, "cluster"),
         ({"gpus_per_node": 0}, "gpus_per_node"),
         ({"jobs": 0}, "jobs"),
+        ({"cpus_per_node": 0.0}, "cpus_per_node"),
+        ({"cpus_per_node": float("nan")}, "cpus_per_node"),
+        ({"cpus_per_node": 24.0}, "cpus_per_node"),
+        ({"fixed_cpus": True}, "fixed_cpus"),
         ({"rate_per_h": float("nan")}, "rate_per_h"),
         ({"rate_noise": -1.0}, "rate_noise"),
         ({"restart_s": float("nan")}, "restart_s"),

@@ -1,6 +1,6 @@
 """Throughput tables as CSV: tables of published measurements, and our own format, a folder of three tables:
 
-    rates.csv   job_type, gpus, worker_type, placement, steps_per_s
+    rates.csv   job_type, gpus, worker_type, placement, cpus_per_gpu, steps_per_s
     pairs.csv   worker_type, job_type_a, gpus_a, job_type_b, gpus_b, steps_per_s_a, steps_per_s_b
     types.csv   worker_type, price_per_gpu_hour, memory_gb
 
@@ -10,12 +10,13 @@ Rules: no table gives the same figure twice, except that a pair may appear in bo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from traces.cpu_rates import CpuRates, fault_after
 from traces.documents import Layout, Row, header_of, read_text, rows
 from traces.errors import BadRow, BadTable, UnreadableFile, nearest, show
-from traces.limits import MEMORY_GB, PRICE, RATE
+from traces.limits import CPUS, MEMORY_GB, PRICE, RATE
 from traces.throughputs import Key, PairKey, PairRates, Throughputs
 
 # The prices in USD per GPU-hour behind the published cost figures (GCP, early 2020).
@@ -54,7 +55,7 @@ class Columns:
 
 
 OURS = Columns(
-    Layout(("job_type", "gpus", "worker_type", "steps_per_s"), ("placement",)),
+    Layout(("job_type", "gpus", "worker_type", "steps_per_s"), ("placement", "cpus_per_gpu")),
     "job_type",
     "gpus",
     "worker_type",
@@ -105,28 +106,39 @@ PAIR_COLUMNS = {
 def read_folder(folder: Path) -> Throughputs:
     """Read a folder in our format: rates and, if their files exist, pairs, prices and memory."""
     rates, pairs, types = (folder / name for name in ("rates.csv", "pairs.csv", "types.csv"))
-    solo, spread = _rates(rates, read_text(rates), None)
-    known = {key[0] for table in (solo, spread) for key in table}
-    kinds = {key[2] for table in (solo, spread) for key in table}
+    read = _rates(rates, read_text(rates), None)
+    known = {key[0] for key in (*read.solo, *read.spread)}
+    kinds = {key[2] for key in (*read.solo, *read.spread)}
     prices, memory = _types(types, kinds) if types.exists() else ({}, {})
     return Throughputs(
-        solo,
-        spread,
+        read.solo,
+        read.spread,
         _pairs(pairs, None, known) if pairs.exists() else {},
         prices_per_gpu_hour=prices,
         memory_gb=memory,
         source=folder.name,
+        cpu_rates=read.by_cpus,
     )
 
 
 def read_rates(path: Path, text: str, measured: str | None, pairs: Path | None) -> Throughputs:
     """Read one table of rates, ours or published, and the file of its pairs if one is given."""
-    solo, spread = _rates(path, text, measured)
+    read = _rates(path, text, measured)
     pair_rates = {} if pairs is None else _pairs(pairs, measured)
-    return Throughputs(solo, spread, pair_rates, source=path.name).priced(PUBLISHED_PRICES)
+    table = Throughputs(read.solo, read.spread, pair_rates, source=path.name, cpu_rates=read.by_cpus)
+    return table.priced(PUBLISHED_PRICES)
 
 
-def _rates(path: Path, text: str, measured: str | None) -> tuple[dict[Key, float], dict[Key, float]]:
+@dataclass(slots=True)
+class _Rates:
+    """The rates of a table: of gangs on as few nodes as possible, of gangs spread over more, and by CPUs."""
+
+    solo: dict[Key, float] = field(default_factory=dict)
+    spread: dict[Key, float] = field(default_factory=dict)
+    by_cpus: dict[Key, CpuRates] = field(default_factory=dict)
+
+
+def _rates(path: Path, text: str, measured: str | None) -> _Rates:
     header = header_of(text)
     columns = next((known for known in (ELASTIC, COMMON, OURS) if known.layout.matches(header)), None)
     if columns is None:
@@ -134,18 +146,42 @@ def _rates(path: Path, text: str, measured: str | None) -> tuple[dict[Key, float
             raise UnreadableFile("is not a throughput table", hint="see docs/trace-format.md")
         # The check of the header reports the missing columns.
         columns = OURS
-    tables: tuple[dict[Key, float], dict[Key, float]] = ({}, {})
+    read = _Rates()
+    # The lines with CPUs, by the key of their curve.
+    curves: dict[Key, list[Row]] = {}
     for row in _lines_of_set(path, text, columns.layout, measured):
         if columns.unmeasured and row.text(columns.rate) == columns.unmeasured:
             continue
         placement = row.text("placement")
         if placement not in SPREAD:
             row.refuse("placement", f"is {show(placement)}", nearest(placement, filter(None, SPREAD)))
-        rates, key = tables[SPREAD[placement]], columns.key(row)
+        key = columns.key(row)
+        if row.text("cpus_per_gpu"):
+            if SPREAD[placement]:
+                row.refuse("cpus_per_gpu", "is of a gang spread over more nodes", "leave the cell empty")
+            curves.setdefault(key, []).append(row)
+            continue
+        rates = read.spread if SPREAD[placement] else read.solo
         if key in rates:
             row.refuse(columns.job_type, f"{show(key)} is already given above", "keep one of them")
         rates[key] = row.amount(columns.rate, RATE)
-    return tables
+    read.by_cpus = {key: _curve(lines, read.solo.get(key), columns.rate) for key, lines in curves.items()}
+    return read
+
+
+def _curve(lines: list[Row], rate: float | None, column: str) -> CpuRates:
+    """Return the curve of these lines, in any order. `rate` is that of the line without CPUs."""
+    if not rate:
+        hint = "add a line with an empty cell here: the rate where CPUs are not known"
+        lines[0].refuse("cpus_per_gpu", "there is no rate above 0 without CPUs", hint)
+    points = [(row.amount("cpus_per_gpu", CPUS), row.amount(column, RATE)) for row in lines]
+    order = sorted(range(len(points)), key=lambda index: points[index][0])
+    before = (0.0, 0.0)
+    for index in order:
+        if fault := fault_after(before, points[index]):
+            lines[index].refuse(*fault)
+        before = points[index]
+    return CpuRates(tuple(points[index] for index in order))
 
 
 def _pairs(path: Path, measured: str | None, known: Collection[str] = ()) -> dict[PairKey, PairRates]:

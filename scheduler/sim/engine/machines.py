@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
 from scheduler.core.effects import RenewLeases, SendLeases
 from scheduler.core.messages import Message, NodeSilent
 from scheduler.model.cluster import NodeSpec
-from scheduler.model.lease import GpuId, Lease
+from scheduler.model.lease import Lease
 from scheduler.sim.engine.gang import GATHERING, GONE, RESTARTING, SAVING, STEPPING, Gang
 from scheduler.sim.engine.node import Node
 from scheduler.sim.engine.physics import CODE_FAULT, CODE_NO_RATE, Physics
+from scheduler.sim.engine.places import Places
 from scheduler.sim.engine.wakes import Wakes
 from worker_agent.core.core import AgentCore
 from worker_agent.core.messages import (
@@ -78,8 +80,7 @@ class Machines:
         self.gangs: dict[str, Gang] = {}
         # The shared disk: the writer's token and the steps of each job's checkpoint.
         self.saved: dict[str, tuple[Token, float]] = {}
-        # The gangs that do steps, by place: one gang, or the two of a packed pair.
-        self._stepping: dict[GpuId, list[Gang]] = {}
+        self._places = Places(physics, self.nodes)
         # A heap of due events: the time, a number for ties, the gang's version when the event was set, and the gang.
         self._due: list[tuple[float, int, int, Gang]] = []
         self._wakes = Wakes()
@@ -293,24 +294,24 @@ class Machines:
             self._begin_steps(now_s, gang)
 
     def _begin_steps(self, now_s: float, gang: Gang) -> None:
-        """Let the gang begin its steps. A partner on the same GPUs gets the rate that it has beside this gang."""
+        """Let the gang begin its steps. Those that share GPUs or CPUs with it get the rates that they have then."""
         gang.phase = STEPPING
         gang.since_s = now_s
-        sharing = self._stepping.get(gang.place)
-        if sharing is None:
-            self._stepping[gang.place] = [gang]
-            self._set_rate(now_s, gang, None)
-            return
-        other = sharing[0]
-        sharing.append(gang)
-        self._set_rate(now_s, gang, other.lease)
+        others = self._places.enter(gang)
+        self._set_rate(now_s, gang)
         if gang.phase is STEPPING:
-            other.settle(now_s)
-            self._set_rate(now_s, other, gang.lease)
+            self._set_rates(now_s, others)
 
-    def _set_rate(self, now_s: float, gang: Gang, beside: Lease | None) -> None:
+    def _set_rates(self, now_s: float, gangs: Sequence[Gang]) -> None:
+        for gang in gangs:
+            # The new rate of one gang may have ended another one.
+            if gang.phase is STEPPING:
+                gang.settle(now_s)
+                self._set_rate(now_s, gang)
+
+    def _set_rate(self, now_s: float, gang: Gang) -> None:
         """Set the rate of a gang that is settled up to now. If the rate is 0, the job does not fit, and fails."""
-        gang.rate = self.physics.rate(gang.lease, gang.worker_type, gang.consolidated, beside)
+        gang.rate = self._places.rate(gang)
         if gang.rate > 0.0:
             self._due_at(gang, gang.last_step_s())
         else:
@@ -357,14 +358,8 @@ class Machines:
         self._end(now_s, gang, "yielded")
 
     def _leave_place(self, now_s: float, gang: Gang) -> None:
-        """Stop the steps of a gang. A partner on the same GPUs gets the rate that it has alone."""
-        sharing = self._stepping[gang.place]
-        if len(sharing) == 1:
-            del self._stepping[gang.place]
-        else:
-            sharing.remove(gang)
-            sharing[0].settle(now_s)
-            self._set_rate(now_s, sharing[0], None)
+        """Stop the steps of a gang. Those that shared GPUs or CPUs with it get the rates that they have without it."""
+        self._set_rates(now_s, self._places.leave(gang))
 
     def _end(self, now_s: float, gang: Gang, outcome: Outcome, code: int = 0) -> None:
         """End all processes of a gang, on every node that has any."""

@@ -60,11 +60,13 @@ class Physics:
         seed: int = 0,
         noise_sigma: float = 0.0,
         always_consolidated: bool = False,
+        fixed_cpus: bool = False,
     ) -> None:
         self.table = table
         self.seed = seed
         self.noise_sigma = noise_sigma
         self.always_consolidated = always_consolidated
+        self.fixed_cpus = fixed_cpus
         self._truths: dict[str, JobTruth] = {}
 
     def set_truth(self, job: str, truth: JobTruth) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from scheduler.sim.simulate import Conditions, SimOptions
 from traces.plans import Plan
-from traces.throughputs import PairRow, Row, Throughputs
+from traces.throughputs import CpuRow, PairRow, Row, Throughputs
 
 KEY = "made_by"
 
@@ -23,15 +23,17 @@ class Rates(msgspec.Struct, frozen=True):
     unconsolidated: list[Row] = []
     pairs: list[PairRow] = []
     plans: list[Plan] = []
+    cpus: list[CpuRow] = []
 
     @property
     def table(self) -> Throughputs:
         """The throughput table with these rows."""
-        return Throughputs.from_rows(self.solo, self.unconsolidated, self.pairs, "the journal", self.plans)
+        rows = self.solo, self.unconsolidated, self.pairs
+        return Throughputs.from_rows(*rows, "the journal", self.plans, self.cpus)
 
 
 class MadeBy(Conditions, frozen=True, kw_only=True, omit_defaults=True):
-    """The conditions of a simulation, and the true rates if the scheduler was given others or jobs had plans."""
+    """The conditions of a simulation, and the true rates unless the scheduler was given all of them."""
 
     rates: Rates | None = None
 
@@ -40,9 +42,11 @@ def made_by(options: SimOptions) -> str:
     """Return the conditions of a simulation, as JSON."""
     rates = None
     table = options.throughputs
-    if options.believed is not None or table.plans:
+    if options.believed is not None or table.plans or table.cpu_rates:
         table = table.restrict(kind for kind in options.cluster if kind in table.worker_types)
-        rates = msgspec.convert(table.rows() | {"plans": [*table.plans.values()]}, Rates)
+        rates = msgspec.convert(
+            table.rows() | {"plans": [*table.plans.values()], "cpus": table.cpu_rows()}, Rates
+        )
     return msgspec.json.encode(MadeBy(rates=rates, **options.conditions)).decode()
 
 

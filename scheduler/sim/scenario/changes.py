@@ -35,7 +35,7 @@ def changes_of(
     `checkpoints_s`: how long jobs take to save, so that they can be asked in time before a node leaves with notice.
     `note` is called with a text for each oddity of a file.
     """
-    start = list(nodes(run.cluster, run.effective("gpus_per_node")))
+    start = list(nodes(run.cluster, run.effective("gpus_per_node"), run.cpus_per_node))
     pool, events = list(start), list[NodeEvent]()
     if run.capacity_file:
         pool, events = _capacity_events(run, start)
@@ -72,7 +72,10 @@ def _capacity_events(run: Run, start: list[NodeSpec]) -> tuple[list[NodeSpec], l
         most = max(change.gpus for change in changes if change.worker_type == kind)
         for number in range(-(-max(most - cluster[kind], 0) // gpus_per_node)):
             name = f"{kind}-more-{number}"
-            pool.append(NodeSpec(name=name, worker_type=kind, gpus=gpus_per_node, storage=STORAGE))
+            more = NodeSpec(
+                name=name, worker_type=kind, gpus=gpus_per_node, cpus=run.cpus_per_node, storage=STORAGE
+            )
+            pool.append(more)
     types_in_file = {change.worker_type for change in changes if change.t_s == 0}
     at_start = [
         CapacityChange(0.0, kind, gpus) for kind, gpus in cluster.items() if kind not in types_in_file

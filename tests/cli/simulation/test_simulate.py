@@ -123,6 +123,22 @@ def test_options_change_the_simulated_world(options: tuple[str, ...], gavel: Gav
     assert json.loads(result.stdout)["completed"] == 12, result.stderr
 
 
+def test_jobs_share_the_cpus_of_their_node(gavel: Gavel, tmp_path: Path) -> None:
+    """The job that is faster with more CPUs gets those that the other one leaves idle, unless CPUs are fixed."""
+    jobs, rates = tmp_path / "jobs.csv", tmp_path / "rates.csv"
+    jobs.write_text("id,arrival_s,job_type,gpus,steps\na,0,images,1,36000\nb,0,text,1,36000\n")
+    curve = "images,1,v100,,3\nimages,1,v100,6,6\ntext,1,v100,,3\ntext,1,v100,1,3\n"
+    rates.write_text("job_type,gpus,worker_type,cpus_per_gpu,steps_per_s\n" + curve)
+    cluster = ("--cluster", "v100=2", "--gpus-per-node", "2", "--cpus-per-node", "6", "--restart", "0")
+    steps_per_s = []
+    for more in ((), ("--fixed-cpus",)):
+        result = gavel("simulate", str(jobs), "--throughputs", str(rates), *cluster, *more, "--jobs-csv", "-")
+        assert result.exit_code == 0, result.stderr
+        rows = csv.DictReader(result.stdout.splitlines())
+        steps_per_s.append([36_000 / (3600 * float(row["jct_h"])) for row in rows])
+    assert steps_per_s == [pytest.approx([5.0, 3.0], rel=1e-3), pytest.approx([3.0, 3.0], rel=1e-3)]
+
+
 def test_failures_capacity_and_prices_come_from_files(gavel: Gavel, tmp_path: Path) -> None:
     """All jobs complete while nodes fail, GPUs come and go and prices change at the times in the files."""
     files = {
@@ -216,6 +232,10 @@ def test_costs_and_settings_come_from_files(gavel: Gavel, tmp_path: Path) -> Non
         (("--restart", "1e300"), "invalid value for '--restart': "),
         (("--min-reallocation", "1e9"), "invalid value for '--min-reallocation': "),
         (("--solver-latency", "1e9"), "invalid value for '--solver-latency': "),
+        (("--cpus-per-node", "0"), "invalid value for '--cpus-per-node': "),
+        (("--cpus-per-node", "nan"), "invalid value for '--cpus-per-node': "),
+        (("--cpus-per-node", "24"), "--cpus-per-node: "),
+        (("--fixed-cpus",), "--fixed-cpus: "),
     ],
     ids=as_words,
 )
