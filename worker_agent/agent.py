@@ -167,6 +167,7 @@ class Agent:
             if run is not None and order.packed != run.packed:
                 # Another job has joined this one on its GPUs, or has left them.
                 run.packed = order.packed
+                self.processes.custody.weigh(order)
                 self.processes.note(
                     order.lease, self.workshop.sharing_note(run.order) if run.packed else ALONE_NOTE
                 )

@@ -43,7 +43,8 @@ from worker_agent.node.packages import Packages
 from worker_agent.node.state_check import StateCheck
 from worker_agent.node.storage import CheckpointStorage, StorageError
 from worker_agent.node.users import UserError, Users, check_agent_user
-from worker_agent.runs.containment import NoControlGroups, find_containment
+from worker_agent.runs.containment import Containment, NoControlGroups, find_containment
+from worker_agent.runs.cpu_groups import find_cpu_groups
 from worker_agent.runs.launch import LOG_PIECES, NodeFacts
 from worker_agent.runs.logs import RunLogs, follow
 from worker_agent.runs.ports import connect_to_port
@@ -88,7 +89,7 @@ class AgentService:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
             self.nvml = None if config.gpus else Nvml(visible=visible)
             self.inventory = parse_gpus(config.gpus, visible) if self.nvml is None else self.nvml.inventory()
-            self.containment = find_containment(config.containment)
+            self.containment = self._with_cpus(find_containment(config.containment))
             self.storage = CheckpointStorage(config.checkpoints)
             self._storage_id = self.storage.identity()
             self._incarnation = secrets.token_hex(16)
@@ -129,6 +130,12 @@ class AgentService:
             raise CannotStart(str(error)) from None
         except OSError as error:
             raise CannotStart(f"{error.filename or config.state}: {error.strerror or error}") from None
+
+    def _with_cpus(self, containment: Containment) -> Containment:
+        cpus, gpus = host.cpus(), len(self.inventory.gpus)
+        return containment._replace(
+            cpus=find_cpu_groups(containment.kind, containment.home, cpus=cpus, gpus=gpus)
+        )
 
     def _workshop(self) -> Workshop:
         config, state = self.config, self.config.state
@@ -333,6 +340,7 @@ async def _run(config: AgentConfig) -> int:
         LOG.info("%s", note)
     containment = service.containment
     LOG.log(logging.INFO if containment.is_certain else logging.WARNING, "%s", containment.description)
+    LOG.info("%s", containment.cpus.description)
     cache = service.agent.workshop.cache
     if cache is not None and cache.trouble:
         LOG.warning("%s", cache.trouble)

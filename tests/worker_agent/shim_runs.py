@@ -64,9 +64,12 @@ def gone(pid: int) -> bool:
 def end_groups(folder: Path) -> None:
     """End and remove the control groups of all runs of the agents whose state is below a folder."""
     for path in folder.glob("**/custody/*.json"):
-        group = ControlGroup(json.loads(path.read_text())["group"])
+        record = json.loads(path.read_text())
+        group = ControlGroup(record["group"])
         if group.path and group.kill():
             group.remove()
+            if record["cpu_group"]:
+                ControlGroup(record["cpu_group"]).remove()
 
 
 class ShimRun:

@@ -13,11 +13,12 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
-from worker_agent.shim.control_groups import V1, V2, ControlGroup
+from worker_agent.runs.cpu_groups import CpuGroups
+from worker_agent.runs.own_groups import own_groups
+from worker_agent.shim.control_groups import ControlGroup
 from worker_agent.shim.process_tree import Process, look_up
 from worker_agent.shim.run_directory import directory_name
 
@@ -52,6 +53,8 @@ class Containment(NamedTuple):
 
     kind: str = SUBREAPER
     home: str = ""
+    # How the CPUs are divided among runs.
+    cpus: CpuGroups = CpuGroups()
 
     @property
     def is_certain(self) -> bool:
@@ -85,7 +88,7 @@ def find_containment(setting: str = "auto", root: Path = Path("/")) -> Containme
     if setting == SUBREAPER:
         return Containment()
     trouble = "the kernel has neither cgroup v2 nor the freezer of v1, or they are not mounted"
-    for kind, home in _own_groups(root):
+    for kind, home in own_groups(root):
         try:
             _test_groups(home)
         except (OSError, subprocess.SubprocessError) as error:
@@ -112,40 +115,6 @@ def adopter_of_orphans() -> Process | None:
         )
         return look_up(int(result.stdout))
     return None
-
-
-def _own_groups(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield the control groups of this process, v2 first: the kind and the directory of each."""
-    try:
-        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    own_paths = {}
-    for line in lines:
-        number, controllers, path = line.split(":", 2)
-        if number == "0":
-            own_paths[V2] = path
-        elif "freezer" in controllers.split(","):
-            own_paths[V1] = path
-    homes = {}
-    for line in mounts:
-        before, _, after = line.partition(" - ")
-        # A mount may show only the part of the hierarchy below this path.
-        mounted_path, mount_point = before.split()[3:5]
-        filesystem, _, *options = after.split()
-        kind = V2 if filesystem == "cgroup2" else V1 if _is_freezer(filesystem, options) else ""
-        if kind in own_paths and ".." not in PurePosixPath(own_paths[kind]).parts:
-            own_path = PurePosixPath(own_paths[kind])
-            base = mounted_path if own_path.is_relative_to(mounted_path) else "/"
-            homes[kind] = str(root / mount_point.lstrip("/") / own_path.relative_to(base))
-    for kind in (V2, V1):
-        if kind in homes:
-            yield kind, homes[kind]
-
-
-def _is_freezer(filesystem: str, options: list[str]) -> bool:
-    return filesystem == "cgroup" and "freezer" in ",".join(options).split(",")
 
 
 def _test_groups(home: str) -> None:

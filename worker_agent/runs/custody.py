@@ -53,8 +53,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     groups: str = ""
     # The run's own control group; empty if there is none.
     group: str = ""
+    # Its control group in the hierarchy of CPUs of cgroup v1; empty if there is none.
+    cpu_group: str = ""
     # The part of start.json that the removal of its containers needs. None: the record is of an older release.
     removal: dict[str, Any] | None = None
+
+    @property
+    def groups_to_enter(self) -> dict[str, str]:
+        """The part of start.json about control groups."""
+        return {"group": self.group, "cpu_group": self.cpu_group}
 
 
 class Remaining(msgspec.Struct, frozen=True):
@@ -102,6 +109,7 @@ class Custody:
         if order.lease in self._records:
             # An earlier start of this run was interrupted.
             self.release(order.lease)
+        group = self.containment.make_group(order.lease)
         record = Record(
             order=order,
             boot_id=self._boot_id,
@@ -109,7 +117,8 @@ class Custody:
             adopter=self._adopter,
             since_ticks=_ticks_now(),
             groups=_groups_of(os.getpid()),
-            group=self.containment.make_group(order.lease),
+            group=group,
+            cpu_group=self.containment.cpus.make_group(order, group),
             removal=removal,
         )
         self._write(record)
@@ -148,6 +157,11 @@ class Custody:
         record = self._records.get(lease)
         return ControlGroup(record.group) if record is not None and record.group else None
 
+    def weigh(self, order: Order) -> None:
+        """Give a run the part of the CPUs that its order has now."""
+        if (record := self._records.get(order.lease)) is not None:
+            self.containment.cpus.weigh(order, record.group, record.cpu_group)
+
     def removal(self, lease: str) -> dict[str, Any] | None:
         """Return the part of start.json that the removal of a run's containers needs; None if it is not known."""
         record = self._records.get(lease)
@@ -155,10 +169,10 @@ class Custody:
 
     def release(self, lease: str) -> None:
         """Drop the record of a run that is gone or was never started."""
-        group = self.group(lease)
-        if group is not None:
-            group.remove()
-        self._records.pop(lease, None)
+        record = self._records.pop(lease, None)
+        for path in (record.group, record.cpu_group) if record is not None else ():
+            if path:
+                ControlGroup(path).remove()
         with contextlib.suppress(OSError):
             self._path(lease).unlink()
 

@@ -234,7 +234,7 @@ class Processes:
                 os.fchown(directory.fd, start["uid"], start["gid"])
             write_lease(directory, order, run.deadlines)
             on_error.callback(self.custody.release, order.lease)
-            start["group"] = self.custody.add(order, needed_for_removal(start)).group
+            start |= self.custody.add(order, needed_for_removal(start)).groups_to_enter
             directory.write(START, start, durable=True, mode=0o600)
             shim = self.custody.start_shim(directory)
             on_error.pop_all()

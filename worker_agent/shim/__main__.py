@@ -78,9 +78,11 @@ class Shim:
         # The pids of children to which SIGKILL was sent.
         self._killed: set[int] = set()
         self.started_s = time.monotonic()
-        self._group = ControlGroup(start["group"]) if start.get("group") else None
-        entrance = None if self._group is None else self._group.open_entrance()
-        self._turn_into = partial(turn_into, start, shim=os.getpid(), default=OUR_SIGNALS, entrance=entrance)
+        paths = start.get("group"), start.get("cpu_group")
+        self._group, self._cpu_group = groups = [ControlGroup(path) if path else None for path in paths]
+        entrance, cpu_entrance = (None if group is None else group.open_entrance() for group in groups)
+        turn = partial(turn_into, start, shim=os.getpid(), default=OUR_SIGNALS)
+        self._turn_into = partial(turn, entrance=entrance, cpu_entrance=cpu_entrance)
         self._exit = ExitFile(run, len(self.ranks))
         self._output = Output(run.open_logs(), start, keep_out=(self._exit.fd, lock))
         # Writes a line of Gavel into the log of the first rank.
@@ -362,8 +364,9 @@ class Shim:
             self._exit.write(ending)
         except OSError as trouble:
             raise SystemExit(f"exit.json cannot be written: {trouble}") from trouble
-        if self._group is not None:
-            self._group.remove()
+        for group in (self._group, self._cpu_group):
+            if group is not None:
+                group.remove()
 
 
 def main(path: str) -> None:

@@ -32,6 +32,7 @@ def turn_into(
     trouble_in: int,
     default: Collection[signal.Signals],
     entrance: int | None = None,
+    cpu_entrance: int | None = None,
     stdin: int | None = None,
     tty: bool = False,
     rehearse: bool = False,
@@ -43,6 +44,7 @@ def turn_into(
     - `default`: signals that the shim blocks; the command gets their default actions;
     - `entrance`: a descriptor for entering the run's control group. The child enters before it checks that the shim
       lives, so no process of the job can be started outside the group;
+    - `cpu_entrance`: the same for its control group of CPUs, without which the job runs, too;
     - `stdin`: the command's input, by default empty; `tty`: it is a terminal, which the command's session controls;
     - `rehearse`: do everything except executing the command;
     - `instead`: a function to call, as the user, in place of the command. It may take long; its errors go to the log.
@@ -50,6 +52,10 @@ def turn_into(
     try:
         if entrance is not None:
             control_groups.enter(entrance)
+        if cpu_entrance is not None:
+            # The kernel refuses processes with real-time priority.
+            with contextlib.suppress(OSError):
+                control_groups.enter(cpu_entrance)
         os.setsid()
         reset_oom_score()
         drop_to(start.get("uid"), start.get("gid"), start.get("groups") or [])

@@ -65,7 +65,7 @@ class ControlGroup:
     def _kill_once(self) -> None:
         try:
             # Linux 5.14 and later have this file.
-            _write(f"{self.path}/cgroup.kill", "1")
+            write_file(f"{self.path}/cgroup.kill", "1")
         except OSError:
             self._set_frozen(True)
             for folder in self._folders():
@@ -81,7 +81,7 @@ class ControlGroup:
             ("cgroup.freeze", str(int(frozen))),
         ):
             with contextlib.suppress(OSError):
-                _write(f"{self.path}/{name}", value)
+                write_file(f"{self.path}/{name}", value)
 
     def _folders(self) -> Iterator[str]:
         """Yield the folders of this group and of those below it, from the top down."""
@@ -94,7 +94,8 @@ def enter(entrance: int) -> None:
     os.write(entrance, b"0")
 
 
-def _write(path: str, text: str) -> None:
+def write_file(path: str, text: str) -> None:
+    """Write to a file of a control group."""
     # Without O_CREAT, because only the kernel makes these files.
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:

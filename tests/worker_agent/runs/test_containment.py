@@ -96,14 +96,14 @@ def test_a_group_is_killed_as_a_whole(
     if not has_kill:
         from worker_agent.shim import control_groups
 
-        write = control_groups._write
+        write = control_groups.write_file
 
         def older(path: str, text: str) -> None:
             if path.endswith("cgroup.kill"):
                 raise FileNotFoundError(path)
             write(path, text)
 
-        monkeypatch.setattr(control_groups, "_write", older)
+        monkeypatch.setattr(control_groups, "write_file", older)
     below = ControlGroup(f"{group.path}/below")
     os.mkdir(below.path)
     assert group.is_empty()
