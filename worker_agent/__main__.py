@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import get_type_hints
+from typing import Literal, get_origin, get_type_hints
 
 from protos.files.settings import ConfigError
 from worker_agent.config import AgentConfig, agent_config
@@ -25,6 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
         elif kind == dict[str, str]:
             parser.add_argument(flag, action="append", metavar="KEY=VALUE")
         else:
+            # A choice, such as that of `containment`, is checked with the settings.
+            kind = str if get_origin(kind) is Literal else kind
             parser.add_argument(flag, type=kind, metavar="X" if kind is float else "TEXT")
     flags = vars(parser.parse_args(arguments))
     path = flags.pop("config")

@@ -153,6 +153,17 @@ def test_python_dash_m_takes_the_same_options(capsys):
     assert ended.value.code == 2
 
 
+def test_python_dash_m_takes_a_choice(tmp_path, capsys, monkeypatch):
+    """A setting with a few possible values is an option like the others, and a wrong value is refused by its name."""
+    configs = []
+    monkeypatch.setattr("worker_agent.__main__.run_agent", lambda config: configs.append(config) or 0)
+    options = ("--scheduler", "head:7070", "--state-dir", str(tmp_path), "--checkpoint-dir", str(tmp_path))
+    assert main([*options, "--containment", "subreaper"]) == 0
+    assert configs[0].containment == "subreaper"
+    assert main([*options, "--containment", "nothing"]) == 2
+    assert "containment" in capsys.readouterr().err
+
+
 def test_an_agent_that_is_root_by_accident_is_refused(tmp_path, capsys, monkeypatch):
     """Root without --single-user or --switch-users: one line names both, before anything else happens."""
     monkeypatch.setattr("os.geteuid", lambda: 0)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.worker_agent.live_agents import SLEEP, LiveAgent, job, live, until
 from tests.worker_agent.runs.test_containment import MOUNT_V2, OTHER_V1
-from tests.worker_agent.shim_runs import gone
+from tests.worker_agent.shim_runs import gone, python, shim_run
 from worker_agent.core.messages import Order
 from worker_agent.runs import cpu_groups
 from worker_agent.runs.containment import Containment, find_containment
@@ -83,6 +83,16 @@ async def test_a_job_runs_without_its_weight(tmp_path: Path) -> None:
         node.desire(job("print('here')"))
         assert (await node.exit()).outcome == "finished"
         assert node.log() == "here\n"
+
+
+def test_a_rank_runs_that_may_not_enter_the_group_with_its_weight(tmp_path: Path) -> None:
+    """The kernel refuses processes with real-time priority; here every entry is refused."""
+    refusing = tmp_path / "group"
+    refusing.mkdir()
+    (refusing / "cgroup.procs").symlink_to("/dev/full")
+    with shim_run(tmp_path / "runs", python("print('here')"), cpu_group=str(refusing)) as run:
+        assert run.ended()["codes"] == {"0": 0}
+        assert run.log() == "here\n"
 
 
 # -------------------------------------------------------------------------------------- a kernel with cgroup v2
