@@ -6,6 +6,7 @@ on the line between them, after the last point it stays the same, and below the 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
@@ -36,8 +37,15 @@ class CpuRates:
     @property
     def enough(self) -> float:
         """The fewest CPUs for each GPU with which the job is as fast as with any."""
-        top = self.points[-1][1]
-        return next(cpus for cpus, rate in self.points if rate == top)
+        return self.needed(math.inf)
+
+    def needed(self, rate: float) -> float:
+        """Return the fewest CPUs for each GPU with which the job is this fast, or as fast as it can be."""
+        rate = min(rate, self.points[-1][1])
+        at = bisect_left(self.points, rate, key=lambda point: point[1])
+        more, faster = self.points[at]
+        fewer, slower = self.points[at - 1] if at else (0.0, 0.0)
+        return max(fewer, more - (more - fewer) * (faster - rate) / (faster - slower))
 
     def rate(self, cpus_per_gpu: float) -> float:
         """Return the steps per second with these CPUs for each GPU."""

@@ -104,6 +104,18 @@ def test_a_replay_has_the_same_cpus(run: Run, fixed: bool) -> None:
     assert facts_of(again) == facts
 
 
+def test_a_replayed_job_has_the_cpus_that_it_asked_for(run: Run) -> None:
+    """What a job of a journal asked for is part of the truth about it."""
+    options = prepare(run).options
+    history = History({KEY: made_by(options)})
+    for at_s, fact in facts_of(options):
+        if isinstance(fact, f.JobSubmitted) and fact.job == "2":
+            fact = msgspec.structs.replace(fact, spec=msgspec.structs.replace(fact.spec, cpus=4.0))
+        history.add(at_s, fact)
+    truths = [truth.cpus for arrival in history.options().arrivals for truth in arrival.truths]
+    assert truths == [0.0, 4.0, 0.0]
+
+
 def test_nodes_have_cpus_in_proportion_to_their_gpus(run: Run, tmp_path: Path) -> None:
     """A smaller last node has fewer CPUs, and nodes that come later have as many as the first ones."""
     assert [(spec.gpus, spec.cpus) for spec in nodes({"v100": 6}, 4, 24.0)] == [(4, 24.0), (2, 12.0)]

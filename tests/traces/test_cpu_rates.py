@@ -60,6 +60,9 @@ def test_a_curve_is_linear_between_its_points() -> None:
     assert [RES18.rate(cpus) for cpus in (0.0, 0.5, 1.0, 2.0, 3.0, 6.0, 9.0, 24.0)] == pytest.approx(
         [0.0, 0.75, 1.5, 2.75, 4.0, 6.8, 9.6, 9.6]
     )
+    assert [RES18.needed(rate) for rate in (0.0, 0.75, 1.5, 2.75, 4.0, 6.8, 9.6, 99.0)] == pytest.approx(
+        [0.0, 0.5, 1.0, 2.0, 3.0, 6.0, 9.0, 9.0]
+    )
     assert RES18.enough == 9.0
     assert CpuRates(((1.0, 2.0), (2.0, 2.0))).enough == 1.0
 

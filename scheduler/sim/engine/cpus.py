@@ -2,7 +2,8 @@
 
 Rules: CPUs are divided in proportion to GPUs, and no job gets more than it can use. So each job has its fair share if
 it can use it, and what some leave idle goes to the others. Two jobs on the same GPUs count half each. A gang is as fast
-as on that of its nodes where it has the fewest CPUs per GPU. A job without rates by CPUs uses its fair share.
+as on that of its nodes where it has the fewest CPUs per GPU. A job without rates by CPUs uses its fair share. The fair
+share of a job that asked for more CPUs than belong to its GPUs is as many as it asked for.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from scheduler.model.lease import node_of
+from scheduler.model.lease import GpuId, node_of
 from scheduler.sim.engine.gang import Gang
 from scheduler.sim.engine.node import Node
+from scheduler.sim.engine.physics import Physics
 from traces.cpu_rates import CpuRates
-from traces.throughputs import Throughputs
 
 
 class Claim(NamedTuple):
@@ -48,11 +49,11 @@ def divide(cpus: float, claims: Sequence[Claim]) -> list[float]:
 class NodeCpus:
     """The CPUs per GPU of each gang that does steps on nodes with CPUs.
 
-    `fixed`: each gang has its fair share and no more, as if what others leave idle could not be used.
+    If the physics has fixed CPUs, each gang has its fair share and no more.
     """
 
-    def __init__(self, table: Throughputs, nodes: Mapping[str, Node], *, fixed: bool = False) -> None:
-        self._table, self._nodes, self._fixed = table, nodes, fixed
+    def __init__(self, physics: Physics, nodes: Mapping[str, Node]) -> None:
+        self._physics, self._nodes, self._fixed = physics, nodes, physics.fixed_cpus
         # The gangs that do steps on each node with CPUs, with their GPUs there.
         self._gangs: dict[str, dict[Gang, int]] = {}
         # The CPUs per GPU of these gangs, by node.
@@ -77,7 +78,7 @@ class NodeCpus:
         """Return the rate of a gang with its CPUs, relative to its rate in the table."""
         curve = self._curve(gang)
         shares = [self._per_gpu[name][gang] for name in gang.nodes if gang in self._per_gpu.get(name, ())]
-        return curve.rate(min(shares)) / self._table.solo[_key(gang)] if curve and shares else 1.0
+        return curve.rate(min(shares)) / self._physics.table.solo[_key(gang)] if curve and shares else 1.0
 
     def _divide_again(self, names: Sequence[str], gang: Gang) -> list[Gang]:
         """Divide the CPUs of these nodes anew. Return the gangs that have others than before, without this one."""
@@ -91,24 +92,33 @@ class NodeCpus:
 
     def _shares(self, name: str) -> dict[Gang, float]:
         """Return the CPUs per GPU of each gang on a node."""
-        spec, gangs = self._nodes[name].spec, self._gangs[name]
+        cpus, gangs = self._nodes[name].spec.cpus or 0.0, self._gangs[name]
+        at_place: dict[GpuId, list[Gang]] = {}
+        for gang in gangs:
+            at_place.setdefault(gang.place, []).append(gang)
+        claims = [self._claim(name, gang, gpus, at_place[gang.place]) for gang, gpus in gangs.items()]
+        shares = divide(cpus, claims)
+        return {gang: share / gpus for (gang, gpus), share in zip(gangs.items(), shares, strict=True)}
+
+    def _claim(self, name: str, gang: Gang, gpus: int, sharing: Sequence[Gang]) -> Claim:
+        """Return the claim of a gang with these GPUs on a node. `sharing`: the gangs on these GPUs."""
+        spec = self._nodes[name].spec
         cpus = spec.cpus or 0.0
-        at_place = Counter(gang.place for gang in gangs)
-        weights = {gang: gpus / at_place[gang.place] for gang, gpus in gangs.items()}
-        fair = {gang: cpus * weight / spec.gpus for gang, weight in weights.items()}
-        if self._fixed:
-            return {gang: fair[gang] / gpus for gang, gpus in gangs.items()}
-        claims = []
-        for gang, gpus in gangs.items():
-            curve = self._curve(gang)
-            claims.append(Claim(weights[gang], curve.enough * gpus if curve else fair[gang]))
-        return {
-            gang: share / gpus
-            for (gang, gpus), share in zip(gangs.items(), divide(cpus, claims), strict=True)
-        }
+        own_cpus = gang.truth.cpus * gpus / len(gang.lease.gpus)
+        fair = min(max(own_cpus, cpus * gpus / spec.gpus / len(sharing)), cpus)
+        curve = self._curve(gang)
+        if self._fixed or curve is None:
+            return Claim(fair, fair)
+        rate = math.inf
+        for other in sharing:
+            if other is not gang:
+                facts = gang.lease, gang.worker_type, gang.consolidated
+                alone, paired = self._physics.rate(*facts), self._physics.rate(*facts, other.lease)
+                rate = paired / alone * self._physics.table.solo[_key(gang)] if alone > 0.0 else 0.0
+        return Claim(fair, curve.needed(rate) * gpus)
 
     def _curve(self, gang: Gang) -> CpuRates | None:
-        return self._table.cpu_rates.get(_key(gang))
+        return self._physics.table.cpu_rates.get(_key(gang))
 
 
 def _key(gang: Gang) -> tuple[str, int, str]:

@@ -27,6 +27,8 @@ class JobTruth(msgspec.Struct, frozen=True, kw_only=True):
 
     job_type: str
     gpus: int = 1
+    # The CPUs that the job asked for. They are its fair share if that of its GPUs is less.
+    cpus: float = 0.0
     # inf: the job runs until it is stopped.
     steps_total: float = math.inf
     # The time from the start of all its processes to its first step.

@@ -18,9 +18,8 @@ class Places:
         self._physics = physics
         # By place: one gang, or the two of a packed pair.
         self._gangs: dict[GpuId, list[Gang]] = {}
-        table = physics.table
         # None: the table has no rates by CPUs.
-        self._cpus = NodeCpus(table, nodes, fixed=physics.fixed_cpus) if table.cpu_rates else None
+        self._cpus = NodeCpus(physics, nodes) if physics.table.cpu_rates else None
 
     def enter(self, gang: Gang) -> list[Gang]:
         """Let a gang begin its steps, and return the other gangs for which rates change."""

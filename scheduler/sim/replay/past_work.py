@@ -149,6 +149,7 @@ class PastWork:
         return JobTruth(
             job_type=job_type,
             gpus=spec.gpus,
+            cpus=spec.cpus or 0.0,
             steps_total=steps,
             restart_s=cost.restart_s,
             checkpoint_s=cost.checkpoint_s,

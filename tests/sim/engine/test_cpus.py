@@ -154,10 +154,37 @@ def test_a_pair_divides_the_cpus_of_its_gpus() -> None:
     cluster.send(0.0, "n0", *pair)
     assert cluster.rates == {"images": 2.0, "text": 4.0}
     cluster.send(10.0, "n0", *pair, lease("images2", "n0:1"))
-    # The text job leaves half a CPU to the two others; twice as much of it goes to the one with a GPU of its own.
-    assert cluster.rates == {"images": pytest.approx(5 / 3), "text": 4.0, "images2": pytest.approx(10 / 3)}
+    # The text job needs 0.8 CPUs for its rate in the pair. Two thirds of the rest go to the job with a GPU of its own.
+    assert cluster.rates == {
+        "images": pytest.approx(5.2 / 3),
+        "text": 4.0,
+        "images2": pytest.approx(10.4 / 3),
+    }
     cluster.send(20.0, "n0", pair[0], lease("images2", "n0:1"))
     assert cluster.rates == {"images": 3.0, "images2": 3.0}
+
+
+def test_a_pair_that_does_not_fit_takes_no_cpus() -> None:
+    """A job that cannot run here fails beside another one, too, and leaves that one as fast as it was."""
+    cluster = Cluster()
+    cluster.send(0.0, "n0", lease("text"))
+    cluster.physics.set_truth("images", JobTruth(job_type="images", rates={"v100": 0.0}))
+    cluster.machines.deliver(
+        10.0, SendLeases(node="n0", epoch=1, generation=2, leases=(lease("text"), lease("images")))
+    )
+    assert cluster.rates == {"text": 5.0}
+
+
+def test_a_job_that_asked_for_cpus_has_them() -> None:
+    """Its fair share is what it asked for if that is more than its GPUs' share, and its neighbours have the rest."""
+    cluster = Cluster(fixed_cpus=True)
+    cluster.physics.set_truth("images", JobTruth(job_type="images"))
+    cluster.physics.set_truth("images2", JobTruth(job_type="images", cpus=6.0))
+    both = (lease("images"), lease("images2", "n0:1"))
+    cluster.machines.deliver(0.0, SendLeases(node="n0", epoch=1, generation=1, leases=both))
+    assert cluster.rates == {"images": pytest.approx(2.0), "images2": pytest.approx(4.0)}
+    cluster.machines.deliver(10.0, SendLeases(node="n0", epoch=1, generation=2, leases=both[1:]))
+    assert cluster.rates == {"images2": 6.0}
 
 
 def test_a_crash_frees_the_cpus_of_a_gang_on_its_other_node() -> None:
