@@ -26,7 +26,8 @@ def values_sent(values: int, sparsity: float) -> int:
 class DGC(LocalTraining):
     """The greatest changes of each step (Lin et al., ICLR 2018). All ranks have the same weights after each step.
 
-    `momentum` is applied to what a rank adds up, so that values that wait keep theirs; the optimizer then has none.
+    `momentum` is applied to what a rank adds up, as published, and what is sent loses it; the optimizer then has none.
+    The optimizer may have momentum instead: then none is lost, which skewed data needs.
     """
 
     ladder = (0.0, *WARM_UP)
@@ -74,7 +75,7 @@ class DGC(LocalTraining):
         self.unsent[positions] = 0.0
         self.velocity[positions] = 0.0
         total = torch.zeros_like(self.before)
-        for index, sent in self.exchange.sparse(positions, values):
+        for index, sent in self.exchange.sparse(positions, values, len(self.before)):
             total[index] += sent
         self.before = self.before + total / self.exchange.size
         divide(self.before, self.weights)

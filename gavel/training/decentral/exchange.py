@@ -8,8 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# Positions of values are sent as numbers of 4 bytes: a model has at most 2^31 of them here.
+# Positions of values are sent as numbers of 4 bytes or as bits: a model has at most 2^31 of them here.
 VALUES_MAX = 2**31 - 1
+POSITION_BYTES = 4
+# The values of the bits of a byte.
+_PLACES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def joined(tensors: Iterable[Tensor]) -> Tensor:
@@ -28,6 +31,25 @@ def divide(vector: Tensor, tensors: Sequence[Tensor]) -> None:
 def bytes_of(*tensors: Tensor) -> int:
     """Return the size of the contents of these tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def bits_are_shorter(count: int, of: int) -> bool:
+    """Return whether a bit for each of `of` values takes fewer bytes than the positions of `count` of them."""
+    return -(-of // 8) < POSITION_BYTES * count
+
+
+def packed(positions: Tensor, of: int) -> Tensor:
+    """Return bytes with a bit for each of `of` values, set at these positions."""
+    bits = torch.zeros(-(-of // 8) * 8, dtype=torch.uint8, device=positions.device)
+    bits[positions] = 1
+    places = torch.tensor(_PLACES, dtype=torch.uint8, device=positions.device)
+    return (bits.view(-1, 8) * places).sum(1, dtype=torch.uint8)
+
+
+def unpacked(content: Tensor) -> Tensor:
+    """Return the positions of the bits that are set, in ascending order."""
+    places = torch.tensor(_PLACES, dtype=torch.uint8, device=content.device)
+    return torch.nonzero((content.unsqueeze(1) & places).flatten()).flatten()
 
 
 class Exchange:
@@ -50,19 +72,27 @@ class Exchange:
             self.bytes_sent += bytes_of(vector)
         return self._sum(vector) / self.size
 
-    def sparse(self, positions: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return the positions and values of every rank, in the order of ranks."""
-        positions = positions.to(torch.int32)
+    def sparse(self, positions: Tensor, values: Tensor, of: int) -> list[tuple[Tensor, Tensor]]:
+        """Return the positions and values of every rank, in the order of ranks.
+
+        `positions` ascend, and are below `of`. They travel as numbers or as bits, whichever is shorter: each rank knows
+        how long both are as soon as it knows how many values every rank sends.
+        """
         count = torch.tensor([positions.numel()], dtype=torch.int64, device=values.device)
+        as_bits = bits_are_shorter(positions.numel(), of)
+        places = packed(positions, of) if as_bits else positions.to(torch.int32)
         if self.size > 1:
-            self.bytes_sent += bytes_of(positions, values, count)
+            self.bytes_sent += bytes_of(places, values, count)
         counts = [int(number) for number in self._gathered(count)]
         pairs = []
         for rank, number in enumerate(counts):
-            own = rank == self.rank
-            index = positions if own else positions.new_empty(number)
-            content = values if own else values.new_empty(number)
-            pairs.append((self._broadcast(index, rank).long(), self._broadcast(content, rank)))
+            own, as_bits = rank == self.rank, bits_are_shorter(number, of)
+            index, content = places, values
+            if not own:
+                length, kind = (-(-of // 8), torch.uint8) if as_bits else (number, torch.int32)
+                index, content = places.new_empty(length, dtype=kind), values.new_empty(number)
+            index = self._broadcast(index, rank)
+            pairs.append((unpacked(index) if as_bits else index.long(), self._broadcast(content, rank)))
         return pairs
 
     def pass_on(self, vector: Tensor) -> Tensor:

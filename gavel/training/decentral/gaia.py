@@ -50,7 +50,7 @@ class Gaia(LocalTraining):
         positions = torch.nonzero(self.unsent.abs() > self.threshold * weights.abs()).flatten()
         values = self.unsent[positions]
         self.unsent[positions] = 0.0
-        for rank, (index, sent) in enumerate(self.exchange.sparse(positions, values)):
+        for rank, (index, sent) in enumerate(self.exchange.sparse(positions, values, len(self.before))):
             if rank != self.exchange.rank:
                 weights[index] += sent
         self.before = weights

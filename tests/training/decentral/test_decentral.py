@@ -88,13 +88,38 @@ def small(
 
 
 def test_bytes_are_counted_exactly() -> None:
-    """Dense: 4 bytes a value. Sparse: 4 for the value, 4 for its position, and 8 for their number."""
+    """Dense: 4 bytes a value. Sparse: 4 for the value, 8 for their number, and 4 a position or 1 bit a weight."""
     assert small(BSP, 10) == [10 * 400] * RANKS
     assert small(lambda model, sgd, exchange: FedAvg(model, sgd, 4, exchange), 10) == [2 * 400] * RANKS
-    sparse = small(lambda model, sgd, exchange: DGC(model, sgd, 0.9, exchange=exchange), 10)
-    assert sparse == [10 * (10 * 8 + 8)] * RANKS
+    sparse = small(lambda model, sgd, exchange: DGC(model, sgd, 0.98, exchange=exchange), 10)
+    assert sparse == [10 * (2 * (4 + 4) + 8)] * RANKS
+    as_bits = small(lambda model, sgd, exchange: DGC(model, sgd, 0.9, exchange=exchange), 10)
+    assert as_bits == [10 * (10 * 4 + 13 + 8)] * RANKS
     nothing = small(lambda model, sgd, exchange: Gaia(model, sgd, 1e5, exchange), 1)
     assert all(8 <= sent < 408 for sent in nothing)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 70).flatmap(
+        lambda of: st.lists(st.sets(st.integers(0, of - 1)), min_size=2, max_size=3).map(
+            lambda sets: (of, [sorted(each) for each in sets])
+        )
+    )
+)
+def test_positions_arrive_however_they_travel(drawn: tuple[int, list[list[int]]]) -> None:
+    """Each rank receives the positions and values of all, and nobody sends more than numbers would take."""
+    of, positions = drawn
+
+    def rank(exchange: ThreadExchange) -> tuple[list[tuple[list[int], list[float]]], int]:
+        own = torch.tensor(positions[exchange.rank], dtype=torch.int64)
+        pairs = exchange.sparse(own, own / 2.0, of)
+        return [(index.tolist(), values.tolist()) for index, values in pairs], exchange.bytes_sent
+
+    for number, (received, sent) in enumerate(run_ranks(len(positions), rank)):
+        assert received == [(each, [place / 2.0 for place in each]) for each in positions]
+        count = len(positions[number])
+        assert sent == 8 + 4 * count + min(4 * count, math.ceil(of / 8))
 
 
 def test_bytes_go_to_what_the_job_measures(tmp_path: Path) -> None:
