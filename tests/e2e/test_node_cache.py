@@ -51,6 +51,32 @@ def test_a_second_job_reads_nothing_from_storage(cluster: Cluster, tmp_path: Pat
     assert arena.stat().st_size == 4_000_000
 
 
+def test_a_job_goes_to_the_node_that_has_its_data(tmp_path: Path) -> None:
+    """The second job of a type finds its data on n2, and starts there; one of another type starts on n1, as usual."""
+    data, go = tmp_path / "data", tmp_path / "go"
+    data.mkdir()
+    for number in range(FILES):
+        (data / f"{number:03}").write_bytes(b"%03d" % number * 100)
+    options = ("--cache", "4MB", "--cache-dir", str(tmp_path / "cache"))
+    nodes = {"n1": "v100=1", "n2": "v100=1"}
+    with Cluster(tmp_path / "cluster", nodes, (), *options) as cluster:
+        arguments = (data, tmp_path / "first", go)
+        first = cluster.submit("cached.py", *arguments, steps=FILES, job_type="reader", nodes=("n2",))
+        # The agent reports what the cache holds and which data the job reads.
+        known = cluster.until(first, lambda it: it.measured.get("cached_bytes", 0) > 0, "has known data")
+        assert known.measured["cached_bytes"] == pytest.approx(FILES * 300, rel=0.05)
+        go.touch()
+        cluster.wait_until_completed(first)
+        placed = {}
+        for job_type in ("reader", "other"):
+            arguments = (data, tmp_path / job_type)
+            job = cluster.submit("cached.py", *arguments, steps=FILES, job_type=job_type)
+            cluster.wait_until_completed(job)
+            placed[job_type] = cluster.job(job).nodes
+        assert placed == {"reader": ("n2",), "other": ("n1",)}
+        assert (tmp_path / "reader").read_text() == f"0 read, {FILES} cached, 0 wrong"
+
+
 def test_two_nodes_keep_together_what_fits_on_none(tmp_path: Path) -> None:
     """A gang over two nodes with room for little more than half of the data reads nothing from storage in epoch 2."""
     data, reports = tmp_path / "data", tmp_path / "reports"
