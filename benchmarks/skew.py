@@ -39,6 +39,7 @@ WAYS: dict[str, Make] = {
     "Gaia(0.05)": lambda model, sgd, exchange: Gaia(model, sgd, 0.05, exchange),
     "Gaia(0.2)": lambda model, sgd, exchange: Gaia(model, sgd, 0.2, exchange),
     "DGC(0.83)": lambda model, sgd, exchange: DGC(model, sgd, 0.83, exchange=exchange),
+    "DGC(0.84)": lambda model, sgd, exchange: DGC(model, sgd, 0.84, exchange=exchange),
     "DGC(0.9)": lambda model, sgd, exchange: DGC(model, sgd, 0.9, exchange=exchange),
     "DGC(0.95)": lambda model, sgd, exchange: DGC(model, sgd, 0.95, exchange=exchange),
     "DGC(0.99)": lambda model, sgd, exchange: DGC(model, sgd, 0.99, exchange=exchange),
