@@ -23,7 +23,7 @@ from functools import partial
 from scheduler.core import on_jobs
 from scheduler.core.core import Core
 from scheduler.core.effects import Effect, WakeAt
-from scheduler.core.messages import Message, NodeHello, NodeReport, NodeSilent, Solved, Woke
+from scheduler.core.messages import CacheChanged, Message, NodeHello, NodeReport, NodeSilent, Solved, Woke
 from scheduler.core.outcome import Outcome
 from scheduler.core.state import SchedulerState
 from scheduler.drive import Journal
@@ -298,7 +298,7 @@ def _sender(message: Message) -> str:
     match message:
         case NodeHello():
             return f"node {message.spec.name}"
-        case NodeReport():
+        case NodeReport() | CacheChanged():
             return f"node {message.node}"
     return getattr(message, "user", "")
 

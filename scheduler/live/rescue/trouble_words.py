@@ -18,6 +18,7 @@ _MESSAGES: dict[type[m.Message], str] = {
     m.Forget: "the removal of old jobs",
     m.NodeHello: "a request by node {it.spec.name} to join",
     m.NodeReport: "a report from node {it.node}",
+    m.CacheChanged: "a report on the cache of node {it.node}",
     m.NodeSilent: "the lost link to node {it.node}",
     m.Solved: "an answer of the solver",
     m.Woke: "a timer ({it.what})",

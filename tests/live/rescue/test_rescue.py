@@ -16,9 +16,12 @@ from typing import Any
 import pytest
 
 from scheduler.core import on_jobs, on_nodes, outcome
+from scheduler.core.accounts import on_cached
+from scheduler.core.accounts.cached import CachedData
 from scheduler.core.effects import SendLeases
 from scheduler.core.facts import Fact, JobSubmitted
 from scheduler.core.messages import (
+    CacheChanged,
     Configure,
     Forget,
     GiveRates,
@@ -36,6 +39,7 @@ from scheduler.core.messages import (
     UpdateJob,
     Woke,
 )
+from scheduler.core.outcome import Outcome
 from scheduler.core.state import SchedulerState
 from scheduler.drive import drive, perform
 from scheduler.journal.errors import AppendFailed
@@ -127,6 +131,26 @@ def test_of_a_flood_that_raises_only_a_few_messages_are_tried(monkeypatch: pytes
     assert {service.world.replies[f"bad{n}"].code for n in range(200)} == {"internal"}
 
 
+def test_reports_on_caches_that_raise_are_counted_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports of a node that make the core raise do not have those of another node refused untried."""
+    service = Service(hello(), hello("n2"))
+    tried: list[str] = []
+
+    def is_poison(out: Outcome, message: CacheChanged) -> bool:
+        tried.append(message.node)
+        return message.node == "n1"
+
+    monkeypatch.setitem(
+        service.core._on, CacheChanged, poisonous(on_cached.on_cache_changed, is_poison, late=False)
+    )
+    held = (CachedData(user="ada", key="a" * 32, used_bytes=5e9),)
+    bad = [CacheChanged(node="n1", cached=held)] * 10
+    service.tell(1.0, *bad, CacheChanged(node="n2", cached=held))
+    assert tried.count("n1") == 1 + TRIES_MAX
+    assert service.rescue.refused == 10
+    assert {name: len(data) for name, data in service.state.cached.nodes.items()} == {"n2": 1}
+
+
 def test_a_log_is_not_flooded(caplog: pytest.LogCaptureFixture) -> None:
     """Every error has a line with a number; a traceback of the same error is logged only a few times."""
     troubles = Troubles()
@@ -190,6 +214,7 @@ def test_errors_name_messages_in_plain_words() -> None:
         GiveRates(user="ada"),
         hello("n1"),
         NodeReport(node="n1", generation=0),
+        CacheChanged(node="n1"),
         NodeSilent(node="n1"),
     ]
     unsent = [
