@@ -1,4 +1,9 @@
-"""How often leases end because their node was lost, by worker type, as the journal has it."""
+"""How often leases end because their node was lost, by worker type, as the journal has it.
+
+Only nodes that stay away until their leases have lapsed count. An agent may also report that the processes of a lease
+have vanished, but a job could bring that about by itself, and so lower the rates of others on the same worker type.
+Prices say nothing about losses: the discount of a spot GPU does not tell how often it is reclaimed.
+"""
 
 from __future__ import annotations
 

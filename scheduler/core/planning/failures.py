@@ -35,7 +35,8 @@ def discounted(
     rate: Floats,
 ) -> Floats:
     """Return the rates of columns with the losses of nodes taken off; all arrays are by column."""
-    if not state.measured.jobs or not any(losses.losses for losses in state.losses.values()):
+    book = state.measured
+    if not (book.jobs or book.pools) or not any(losses.losses for losses in state.losses.values()):
         return rate
     columns = zip(first.tolist(), worker_type, gpus.tolist(), strict=True)
     factors = [factor(state, jobs[row], kind, width) for row, kind, width in columns]

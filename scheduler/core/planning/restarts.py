@@ -1,4 +1,8 @@
-"""The cost of a restart: as the job states it, else as it was measured, else the usual one of the settings."""
+"""The cost of a restart: as the job states it, else as it was measured, else the usual one of the settings.
+
+A stay on GPUs costs a start and, when it ends, a save; so it does not matter here how the stay before it ended. What a
+failure costs, after which nothing was saved, is in `failures.py`.
+"""
 
 from __future__ import annotations
 

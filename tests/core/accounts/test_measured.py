@@ -113,6 +113,19 @@ def test_losses_of_nodes_lower_the_rates_of_their_type(desk_of: DeskOf) -> None:
     assert _rates(state)["1"]["v100"] > 0
 
 
+def test_losses_count_for_new_jobs_of_a_measured_type(desk_of: DeskOf) -> None:
+    """The pool of a type is enough, also when the jobs that have measured are forgotten."""
+    desk = desk_of(node(gpus=2))
+    (lease, _) = desk.run(job(job_type="resnet"), job(job_type="resnet"))
+    state = desk.core.state
+    before = _rates(state)["2"]["v100"]
+    desk.report(measured={lease: {"interval": 100.0, "step_s": 1.0, "start_s": 10.0}})
+    desk.expect(JobMeasured)
+    state.losses = {"v100": NodeLosses(100 * 3600.0, 600)}
+    state.measured.forget(["1"], [])
+    assert _rates(state)["2"]["v100"] / before == pytest.approx(1 - 6 * 60 / 3600, abs=PART)
+
+
 def test_a_lost_node_counts_as_a_loss(desk_of: DeskOf) -> None:
     """A lease that lapses without a report was lost with its node; one that ends in order was not."""
     desk = desk_of(node())
