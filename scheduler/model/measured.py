@@ -1,4 +1,4 @@
-"""Values that jobs have measured about themselves: the cost of a restart, the time to save, the loader workers of use.
+"""Values that jobs have measured about themselves: a restart, a save, and how many loader workers help.
 
 Values of a job count for itself, and as one of the last `POOL` of its kind for jobs of the same user, type, number of
 GPUs and worker type that have none yet: their median counts, so that a single job with wrong values changes little. A
@@ -27,6 +27,10 @@ MERGE: dict[str, Callable[[Iterable[float]], float]] = {
     **dict.fromkeys(("gpu_rate", "prep_rate", "storage_rate", "cache_rate", "cached"), min),
     **dict.fromkeys(("bytes", "sent_bytes"), sum),
 }
+# How a loop loads its data. These values belong to the GPUs where they were measured, and to one node.
+LOADING = frozenset(
+    ("wait", "fetch", "prep", "workers", "gpu_rate", "prep_rate", "storage_rate", "cache_rate", "cached")
+)
 # Values are kept in steps of this part, so that journals stay small.
 STEP = 0.05
 # Smaller values count as 0, and larger ones are refused.
@@ -68,6 +72,26 @@ class OwnValues(msgspec.Struct, array_like=True):
     # Of a gang on several nodes: the values by node, which are merged in `values`.
     by_node: dict[str, dict[str, float]] = {}
 
+    def is_of(self, key: PoolKey) -> bool:
+        """Return whether the values were measured on as many GPUs of the same type."""
+        return (self.worker_type, self.gpus) == (key.worker_type, key.gpus)
+
+    def without_loading(self) -> OwnValues:
+        """Return these values for a job that runs on other GPUs now, where it loads its data at other rates."""
+        by_node = {node: _without_loading(values) for node, values in self.by_node.items()}
+        return OwnValues(self.worker_type, self.gpus, _without_loading(self.values), by_node)
+
+    def of_neediest_node(self) -> dict[str, float]:
+        """Return the values, those of loading from the node of a gang that needs the most loader workers.
+
+        The most workers of one node and the least rate of another would together seem to need more than either.
+        """
+        neediest = max(self.by_node.values(), key=lambda values: useful_workers(values) or 0.0, default={})
+        if useful_workers(neediest) is None:
+            return self.values
+        loading = {key: value for key, value in neediest.items() if key in LOADING}
+        return _without_loading(self.values) | loading
+
 
 class MeasuredRows(msgspec.Struct, array_like=True, frozen=True):
     """A book of measured values in plain lists, as a snapshot keeps it."""
@@ -90,22 +114,24 @@ class MeasuredBook:
     def enter(
         self, job: str, key: PoolKey, values: Mapping[str, float], node: str = "", gang: Iterable[str] = ()
     ) -> None:
-        """Enter new values of a job. Its older values under other keys stay.
+        """Enter new values of a job. Its older values under other keys stay, those of loading on the same GPUs only.
 
         `node` measured them, if the job runs on several nodes, `gang`.
         """
         own = self.jobs.get(job)
+        if own is not None and not own.is_of(key):
+            own = own.without_loading()
         older = own.values if own is not None else {}
         by_node = {name: own.by_node[name] for name in gang if own is not None and name in own.by_node}
         if node:
             by_node[node] = {**by_node.get(node, {}), **values}
         merged = {**older, **(_merged(by_node.values()) if node else values)}
-        self.jobs[job] = OwnValues(key.worker_type, key.gpus, merged, by_node if node else {})
+        own = self.jobs[job] = OwnValues(key.worker_type, key.gpus, merged, by_node if node else {})
         if key.job_type:
             pool = self.pools.setdefault(key, {})
             # The job becomes the newest one.
             pool.pop(job, None)
-            pool[job] = merged
+            pool[job] = own.of_neediest_node()
             while len(pool) > POOL:
                 del pool[next(iter(pool))]
         self.version += 1
@@ -123,21 +149,35 @@ class MeasuredBook:
     def time_s(
         self, job: str, key: PoolKey, time_of: Callable[[Mapping[str, float]], float | None]
     ) -> float | None:
-        """Return a time that follows from measured values: the job's own, else the median of its pool, else None."""
-        time_s = self._own_or_pooled(job, key, time_of)
+        """Return a time that follows from measured values: the job's own, else the median of its pool, else None.
+
+        Times of the job on other GPUs count as well. Saves, starts and loads depend on its model and on the storage;
+        jobs of its type may have other models. Work between two checkpoints is lost, and how long that takes hardly
+        depends on the GPUs, because a job with faster steps saves after more of them.
+        """
+        time_s = time_of(self.of(job))
+        if time_s is None:
+            time_s = self._pooled(key, time_of)
         return None if time_s is None else min(time_s, TIME_MAX_S)
 
     def workers(self, job: str, key: PoolKey) -> int:
-        """Return the loader workers of a rank with which its loop would not wait for data; 0 if that is unknown."""
-        workers = self._own_or_pooled(job, key, useful_workers)
+        """Return the loader workers of a rank with which its loop would not wait for data; 0 if that is unknown.
+
+        Faster GPUs need more of them, so what the job measured on other GPUs counts after the median of its pool.
+        """
+        own, workers = self.jobs.get(job), self.own_workers(job)
+        if own is None or workers is None or not own.is_of(key):
+            pooled = self._pooled(key, useful_workers)
+            workers = workers if pooled is None else pooled
         return 0 if workers is None else whole_workers(workers)
 
-    def _own_or_pooled(
-        self, job: str, key: PoolKey, value_of: Callable[[Mapping[str, float]], float | None]
-    ) -> float | None:
-        own = value_of(self.of(job))
-        if own is not None:
-            return own
+    def own_workers(self, job: str) -> float | None:
+        """Return how many loader workers of a rank help, as a job has measured it; of a gang, on its neediest node."""
+        own = self.jobs.get(job)
+        return useful_workers(own.of_neediest_node()) if own is not None else None
+
+    def _pooled(self, key: PoolKey, value_of: Callable[[Mapping[str, float]], float | None]) -> float | None:
+        """Return the median of a pool; None if no job there has measured enough."""
         values = [value for each in self.pools.get(key, {}).values() if (value := value_of(each)) is not None]
         return statistics.median(values) if values else None
 
@@ -152,6 +192,10 @@ class MeasuredBook:
         """Return this book as plain lists."""
         pools = sorted(self.pools.items())
         return MeasuredRows(sorted(self.jobs.items()), [(key, list(pool.items())) for key, pool in pools])
+
+
+def _without_loading(values: Mapping[str, float]) -> dict[str, float]:
+    return {key: value for key, value in values.items() if key not in LOADING}
 
 
 def _merged(nodes: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -36,7 +36,7 @@ def test_a_wrong_value_is_dropped_alone(wrong: float) -> None:
 
 
 def test_unknown_keys_are_dropped() -> None:
-    """10,000 keys that nobody knows are not kept."""
+    """10,000 unknown keys are not kept."""
     assert quantised({f"key-{number}": 1.0 for number in range(10_000)}) == {}
 
 
@@ -51,7 +51,7 @@ def test_values_are_kept_in_steps() -> None:
 
 
 def test_a_job_without_values_costs_the_median_of_its_pool() -> None:
-    """Its own values come first; a pool of another user, type, width or worker type says nothing."""
+    """Its own values come first; a pool of another user, type, width or worker type has none for it."""
     book = MeasuredBook()
     assert book.time_s("9", KEY, restart_s) is None
     for number, save_s in enumerate((10.0, 20.0, 90.0)):
@@ -189,3 +189,52 @@ def test_a_new_job_gets_the_workers_of_its_type() -> None:
         book.enter(str(number), KEY, {"workers": 2.0, "gpu_rate": rate, "prep_rate": 4.0})
     assert (book.workers("9", KEY), book.workers("0", KEY), book.workers("2", KEY)) == (3, 3, WORKERS_MAX)
     assert book.workers("9", KEY._replace(user="bob")) == 0
+
+
+def loading(workers: float, gpu_rate: float, prep_rate: float) -> dict[str, float]:
+    """Return what a job measures whose loop needs `workers * gpu_rate / prep_rate` loader workers."""
+    return {"workers": workers, "gpu_rate": gpu_rate, "prep_rate": prep_rate}
+
+
+def test_a_gang_gets_the_workers_that_its_neediest_node_needs() -> None:
+    """Nodes with 3 and 8 workers that need 10 and 12 give 12, also for its pool and when the job is forgotten."""
+    book, gang = MeasuredBook(), ("n1", "n2")
+    book.enter("1", KEY, loading(3.0, 10.0, 3.0), "n1", gang)
+    book.enter("1", KEY, loading(8.0, 12.0, 8.0) | {"bytes": 1.0}, "n2", gang)
+    assert (book.workers("1", KEY), book.own_workers("1")) == (12, pytest.approx(12.0))
+    assert book.workers("new", KEY) == 12
+    again = MeasuredBook(book.rows())
+    assert (again.workers("1", KEY), again.workers("new", KEY)) == (12, 12)
+    again.forget(["1"], [])
+    assert again.workers("new", KEY) == 12
+    # Without what a node needs for this, the merged values are all there is.
+    book.enter("2", KEY, {"gpu_rate": 3.0}, "n1", gang)
+    assert (book.own_workers("2"), book.own_workers("unknown")) == (None, None)
+
+
+def test_a_job_gets_the_workers_that_jobs_need_on_the_same_gpus() -> None:
+    """Measured on a K80, a job needs one worker; on a V100 it gets those of its type, if any job measured there."""
+    k80, v100 = KEY._replace(worker_type="k80"), KEY
+    book = MeasuredBook()
+    book.enter("1", k80, loading(4.0, 1.0, 4.0))
+    assert (book.workers("1", k80), book.workers("1", v100)) == (1, 1)
+    book.enter("2", v100, loading(4.0, 10.0, 4.0))
+    assert (book.workers("1", v100), book.workers("new", v100)) == (10, 10)
+    assert (book.workers("2", k80), book.workers("new", k80)) == (1, 1)
+    wide = v100._replace(gpus=4)
+    book.enter("3", wide, loading(4.0, 6.0, 4.0))
+    assert (book.workers("1", wide), book.workers("3", wide), book.workers("3", v100)) == (6, 6, 10)
+
+
+@pytest.mark.parametrize("node", ["", "n1"])
+def test_rates_of_other_gpus_do_not_mix_with_those_of_these(node: str) -> None:
+    """A start on a V100 drops what was measured of loading on a K80, also by node; the times stay."""
+    k80, v100 = KEY._replace(worker_type="k80"), KEY
+    book, gang = MeasuredBook(), [node] if node else []
+    book.enter("1", k80, {**COSTS, **loading(4.0, 1.0, 4.0), "wait": 0.5}, node, gang)
+    book.enter("1", v100, {"start_s": 2.0}, node, gang)
+    assert book.of("1") == {**COSTS, "start_s": 2.0}
+    assert (book.workers("1", v100), book.workers("new", v100), book.workers("new", k80)) == (0, 0, 1)
+    assert (book.time_s("1", v100, restart_s), book.time_s("1", k80, restart_s)) == (13.0, 13.0)
+    book.enter("1", v100, loading(4.0, 10.0, 4.0), node, gang)
+    assert book.workers("1", v100) == 10

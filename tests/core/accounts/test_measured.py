@@ -181,7 +181,7 @@ def test_the_next_lease_has_the_time_from_the_beginning(desk_of: DeskOf) -> None
     assert extra_sent(desk, again or "") == extra_s
 
 
-def test_jobs_hear_how_often_nodes_are_lost(desk_of: DeskOf) -> None:
+def test_leases_are_sent_with_how_often_nodes_are_lost(desk_of: DeskOf) -> None:
     """Only where that has happened."""
     desk = desk_of(node(gpus=1), node("n2", gpus=1, worker_type="k80"))
     desk.core.state.losses = {"v100": NodeLosses(400 * 3600.0, 2), "k80": NodeLosses(9e9, 0)}
@@ -207,8 +207,8 @@ def test_measured_values_survive_a_restart(desk_of: DeskOf) -> None:
     assert again.measured.of("1")["final_save_s"] == pytest.approx(40.0, rel=0.026)
 
 
-def test_a_starved_job_hears_how_many_workers_it_can_use(desk_of: DeskOf) -> None:
-    """And so does a new job of its user and type, from its first lease on; others hear nothing."""
+def test_a_lease_is_sent_with_how_many_workers_its_job_can_use(desk_of: DeskOf) -> None:
+    """That of a starved job, and of a new job of its user and type; leases of other users have no such number."""
     desk = desk_of(node(gpus=3))
     first, _ = desk.run(job(user="ann"), job(user="bob"))
     desk.report(measured={first: {"workers": 3.0, "gpu_rate": 10.0, "prep_rate": 5.6}})
