@@ -42,9 +42,14 @@ def measured_words(values: Mapping[str, float], cpus: float | None = None) -> It
 
 
 def _data_here(values: Mapping[str, float]) -> str:
-    """Return how much of a job's data is in the caches of its nodes. Both sizes are rounded, to 5 %."""
+    """Return how much of a job's data is in the caches of its nodes. Both sizes are rounded, to 5 %.
+
+    Of a gang the caches of all nodes count. Several of them may hold the same part of the data.
+    """
     cached, total = values["cached_bytes"], values.get("data_bytes", 0.0)
     part = f"{min(cached / total, 1.0):.0%} of it" if total else size(cached)
+    if "cached_nodes" in values and cached:
+        return f"at most {part} in the caches where the job runs"
     return f"{part} in the cache where the job runs"
 
 
@@ -57,10 +62,11 @@ def _waits(values: Mapping[str, float], cpus: float | None) -> str:
         # Of several ranks each part is the greatest of any, so that together they may exceed the wait.
         prep, fetch = (wait * values.get(name, 0.0) / parts for name in ("prep", "fetch"))
         text += f": {prep:.1%} preparation, {fetch:.1%} reading"
-    if "gpu_rate" in values and wait < 1:
+    # A rate of 0 is one that was too small to be recorded, so nothing follows from it.
+    if values.get("gpu_rate") and wait < 1:
         if values.get("workers") == 0:
             text += _remedy_of_loading(values, wait, cpus)
-        elif parts and "prep_rate" in values:
+        elif parts and values.get("prep_rate"):
             text += _remedy(values, wait, cpus)
     before, after = (round(values.get(name, 0.0)) for name in ("workers", "useful_workers"))
     if 0 < before < after and wait >= WAITS:

@@ -17,7 +17,7 @@ from scheduler.live.wire.jobs import STATE_NUMBERS, spec_to_wire
 from scheduler.model.jobs import Job
 from scheduler.model.launch import TerminalUse
 from scheduler.model.lease import Holding, nodes_of
-from scheduler.model.measured import useful_workers, whole_workers
+from scheduler.model.measured import whole_workers
 
 # The beginning of the year 9999: programs can show it in every time zone.
 LAST_S = 253_370_764_800.0
@@ -89,17 +89,22 @@ def job_view(
 
 
 def _measured(state: SchedulerState, job: Job) -> dict[str, float]:
-    """Return what a job has measured, the loader workers that follow from it, and how much of its data is cached."""
+    """Return what a job has measured, the loader workers that follow from it, and how much of its data is cached.
+
+    Only data that the job itself has named counts: it may read other data than the last job of its type.
+    """
     values = dict(state.measured.of(job.id))
-    workers = useful_workers(values)
+    workers = state.measured.own_workers(job.id)
     if workers is not None:
         values["useful_workers"] = float(whole_workers(workers))
     holding = state.leases.get(job.lease or "")
-    data = state.cached.of_job(job) if holding is not None and state.cached.nodes else {}
+    data = state.cached.jobs.get(job.id) if state.cached.nodes else None
     if holding is not None and data:
-        values["cached_bytes"] = sum(
-            state.cached.bytes_at(node, job.spec.user, data) for node in nodes_of(holding.lease.gpus)
-        )
+        nodes = nodes_of(holding.lease.gpus)
+        values["cached_bytes"] = sum(state.cached.bytes_at(node, job.spec.user, data) for node in nodes)
+        if len(nodes) > 1:
+            # Several caches may hold the same part of the data, so that the sum is the most there can be.
+            values["cached_nodes"] = float(len(nodes))
         if all(data.values()):
             values["data_bytes"] = sum(data.values())
     return values

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gavel.client.views.measured_text import measured_words
+from scheduler.model.measured import MERGE
 
 ALL = {
     "interval": 41.0,
@@ -38,6 +41,19 @@ ALL = {
             {"data": "100% of it in the cache where the job runs"},
         ),
         ({"cached_bytes": 3e6}, {"data": "2.86 MiB in the cache where the job runs"}),
+        # The caches of two nodes may hold the same part.
+        (
+            {"cached_bytes": 8e9, "data_bytes": 1e10, "cached_nodes": 2.0},
+            {"data": "at most 80% of it in the caches where the job runs"},
+        ),
+        (
+            {"cached_bytes": 3e6, "cached_nodes": 2.0},
+            {"data": "at most 2.86 MiB in the caches where the job runs"},
+        ),
+        (
+            {"cached_bytes": 0.0, "data_bytes": 1e10, "cached_nodes": 2.0},
+            {"data": "0% of it in the cache where the job runs"},
+        ),
         ({"sent_bytes": 3e6}, {"sends": "2.86 MiB a step, all ranks together"}),
         ({"interval": 1.0, "final_save_s": 4.0}, {"saves": "every 1 step"}),
         ({"wait": 0.0}, {"waits": "0.0% of the time for data"}),
@@ -53,7 +69,7 @@ ALL = {
         ({"wait": 0.0, "prep": 0.0, "fetch": 0.0}, {"waits": "0.0% of the time for data"}),
     ],
 )
-def test_only_what_was_measured_is_said(values: dict[str, float], words: dict[str, str]) -> None:
+def test_only_what_was_measured_is_shown(values: dict[str, float], words: dict[str, str]) -> None:
     """A value that is unknown has no words; a restart needs at least two of its parts."""
     assert dict(measured_words(values)) == words
 
@@ -85,7 +101,7 @@ SLOW_STORAGE = {
             3.0,
             "fast; its next lease gets up to 6 loader workers instead of 3 (gavel.training.cpus())",
         ),
-        # As many workers as are of use do not cure a wait, and a loop that hardly waits needs no others.
+        # As many workers as help do not cure a wait, and a loop that hardly waits needs no others.
         ({**STARVED, "workers": 6.0, "useful_workers": 6.0}, 3.0, "fast"),
         ({**STARVED, "wait": 0.01, "workers": 3.0, "useful_workers": 4.0}, 3.0, "as fast"),
         # Unknown workers: it is unknown whether they would help.
@@ -109,6 +125,10 @@ SLOW_STORAGE = {
         ),
         ({**IN_LOOP, "wait": 0.02}, 3.0, "0.4% reading"),
         ({**IN_LOOP, "wait": 1.0}, 3.0, "18.4% reading"),
+        # Rates so small that they were recorded as 0.
+        ({**IN_LOOP, "gpu_rate": 0.0}, 3.0, "7.0% reading"),
+        ({**STARVED, "gpu_rate": 0.0}, 3.0, "7.0% reading"),
+        ({**STARVED, "prep_rate": 0.0}, 3.0, "7.0% reading"),
     ],
 )
 def test_the_change_that_would_help_most_is_named(
@@ -116,3 +136,18 @@ def test_the_change_that_would_help_most_is_named(
 ) -> None:
     """Twice the CPUs where workers that prepare too slowly hold the model up; the cache where reading does."""
     assert dict(measured_words(values, cpus))["waits"].endswith(end)
+
+
+NUMBERS = st.sampled_from([0.0, 1e-12, 1e-9, 0.5, 1.0, 1e18])
+KEYS = {*MERGE, "useful_workers", "cached_bytes", "cached_nodes", "data_bytes"} - {"wait"}
+
+
+@given(
+    st.fixed_dictionaries({"wait": NUMBERS}, optional=dict.fromkeys(sorted(KEYS), NUMBERS)),
+    st.sampled_from([None, 0.0, 0.001, 4.0]),
+)
+def test_all_numbers_that_a_job_may_report_have_words(values: dict[str, float], cpus: float | None) -> None:
+    """Zeros, the smallest and the largest numbers under any keys, and any CPUs of the job: no error."""
+    words = dict(measured_words(values, cpus))
+    assert "nan" not in " ".join(words.values())
+    assert words.keys() <= {"saves", "restart", "waits", "data", "sends"}
