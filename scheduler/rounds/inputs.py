@@ -218,7 +218,7 @@ class RoundInputs:
     job_limits: tuple[int, ...] = ()
     job_limits_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     # By job that holds no GPUs: how many bytes of its data each node has in its cache. Decides among equal places only.
-    likings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    cached_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     # How far ahead of its entitlement a running column may get before others take its GPUs.
     stay_s: float = 0.0
     # What `entitled_s` converges to for a share of 1: it stays finite, because older rounds decay.

@@ -6,12 +6,14 @@ of that changes, because only these moves are made, each of them by newcomers, w
 1. a newcomer goes to a node that is as full as its own would be without it, alone or with other newcomers of its node;
 2. two newcomers that need the same change places.
 
-A round in which no node has data of a newcomer skips this step.
+No move takes a job away from its data, or from idle GPUs to such as another job has to leave first. So how much data a
+job claims to have somewhere moves no other job away from its own. Worker types with GPUs that are held back are left as
+they are: a move could take what is held back. A round in which no node has data of a newcomer skips this step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -37,36 +39,29 @@ class Part:
 
 def move_to_data(board: Board, layout: Layout, reserved: Collection[int]) -> None:
     """Move newcomers to equal places with more of their data. `reserved`: worker types with GPUs that are held back."""
-    held, likings = board.inputs.held, board.inputs.likings
+    held, cached_bytes = board.inputs.held, board.inputs.cached_bytes
     row_of = board.inputs.candidates.columns.row_of
     newcomers: dict[int, list[Bundle]] = {}
     for bundle in layout.placements:
+        # A job may stay in a column that is no candidate any more.
         if all(job not in held for job in bundle.jobs):
             newcomers.setdefault(board.kinds[row_of[bundle]], []).append(bundle)
     leaving: set[GpuId] = set()
     for kind, bundles in newcomers.items():
-        liked = [bundle for bundle in bundles if any(job in likings for job in bundle.jobs)]
-        if liked:
+        with_data = [bundle for bundle in bundles if any(job in cached_bytes for job in bundle.jobs)]
+        if with_data and kind not in reserved:
             leaving = leaving or {gpu for holding in held.values() for gpu in holding.gpus}
-            _Moves(board, layout, kind, bundles, leaving, kind in reserved).make(liked)
+            _Moves(board, layout, kind, bundles, leaving).make(with_data)
 
 
 class _Moves:
     """The moves on the nodes of one worker type."""
 
     def __init__(
-        self,
-        board: Board,
-        layout: Layout,
-        kind: int,
-        newcomers: Sequence[Bundle],
-        leaving: Collection[GpuId],
-        is_held_back: bool,
+        self, board: Board, layout: Layout, kind: int, newcomers: Sequence[Bundle], leaving: Collection[GpuId]
     ) -> None:
         self._board, self._layout, self._leaving = board, layout, leaving
-        self._is_held_back = is_held_back
         self._free = FreeGpus(board.sites[kind], layout.busy)
-        self._node_of_name = {node.name: number for number, node in enumerate(self._free.nodes)}
         # Sets of nodes to which jobs are confined: what counts as equal must be in the same sets.
         self._confines = {need.nodes for need in board.inputs.needs.values() if need.nodes is not None}
         self._parts_of: dict[Bundle, list[Part]] = {}
@@ -75,8 +70,14 @@ class _Moves:
             self._parts_of[bundle] = [*self._split(bundle)]
             for part in self._parts_of[bundle]:
                 self._on_node.setdefault(part.node, []).append(part)
-        # By the likings of a job, which jobs share: the nodes with data, those with most first.
-        self._best: dict[int, list[int]] = {}
+        # The nodes that can take a part: they have idle GPUs or newcomers. No move changes which ones these are.
+        self._open = {
+            node.name: number
+            for number, node in enumerate(self._free.nodes)
+            if self._free.free[number] or number in self._on_node
+        }
+        # By the tables of a column's jobs, which equal jobs share: see `_ranked`.
+        self._rankings: dict[tuple[int, ...], list[tuple[float, int]]] = {}
 
     def _split(self, bundle: Bundle) -> Iterator[Part]:
         """Yield the parts of a column that may move. A gang on several nodes that needs more than GPUs does not."""
@@ -88,75 +89,94 @@ class _Moves:
             for node, gpus in by_node.items():
                 yield Part(bundle, demand, node, tuple(gpus))
 
-    def make(self, liked: Sequence[Bundle]) -> None:
+    def make(self, with_data: Sequence[Bundle]) -> None:
         """Make all moves of these columns, the first ones before others."""
-        for bundle in liked:
+        for bundle in with_data:
             for part in self._parts_of[bundle]:
-                here = self._liking(bundle, part.node)
-                better = (node for node in self._best_nodes(bundle) if self._liking(bundle, node) > here)
-                for node in islice(better, NODES_MAX):
-                    if self._go(part, node) or self._exchange(part, node):
+                for node in islice(self._better_nodes(part), NODES_MAX):
+                    if self._may_go(part, node) and (self._go(part, node) or self._exchange(part, node)):
                         break
 
-    def _liking(self, bundle: Bundle, node: int) -> float:
-        """Return how much of a column's data a node has."""
-        likings, name = self._board.inputs.likings, self._free.nodes[node].name
-        return sum(likings[job].get(name, 0.0) for job in bundle.jobs if job in likings)
+    def _better_nodes(self, part: Part) -> Iterator[int]:
+        """Yield the nodes with more of the data of a part's column than its own node, those with most first."""
+        here = self._bytes_at(part.bundle, part.node)
+        for size, node in self._ranked(part.bundle):
+            if size <= here:
+                return
+            yield node
 
-    def _best_nodes(self, bundle: Bundle) -> list[int]:
-        """Return the nodes with data of the column's first job that has any, those with most first."""
-        likings = next(
-            self._board.inputs.likings[job] for job in bundle.jobs if job in self._board.inputs.likings
-        )
-        if id(likings) not in self._best:
-            known = [
-                (-size, self._node_of_name[name])
-                for name, size in likings.items()
-                if name in self._node_of_name
-            ]
-            self._best[id(likings)] = [node for _, node in sorted(known)]
-        return self._best[id(likings)]
+    def _tables(self, bundle: Bundle) -> list[Mapping[str, float]]:
+        """Return, for each job of a column that has data anywhere, how much each node has."""
+        cached_bytes = self._board.inputs.cached_bytes
+        return [cached_bytes[job] for job in bundle.jobs if job in cached_bytes]
+
+    def _bytes_at(self, bundle: Bundle, node: int) -> float:
+        """Return how much of a column's data a node has."""
+        name = self._free.nodes[node].name
+        return sum(table.get(name, 0.0) for table in self._tables(bundle))
+
+    def _ranked(self, bundle: Bundle) -> list[tuple[float, int]]:
+        """Return the nodes that have data of a column and can take a part, by their bytes of it, the most first."""
+        tables = self._tables(bundle)
+        key = tuple([id(table) for table in tables])
+        if key not in self._rankings:
+            total: dict[str, float] = {}
+            for table in tables:
+                for name, size in table.items():
+                    total[name] = total.get(name, 0.0) + size
+            ranked = [(size, self._open[name]) for name, size in total.items() if name in self._open]
+            self._rankings[key] = sorted(ranked, key=lambda entry: (-entry[0], entry[1]))
+        return self._rankings[key]
 
     def _go(self, part: Part, node: int) -> bool:
         """Move a part to free GPUs of an equal node, if possible, with other parts of its node if it needs company."""
         free = self._free.free
         width = len(free[node]) - len(free[part.node])
-        if self._is_held_back or width < len(part.gpus) or not self._can_use(part, node):
+        if width < len(part.gpus):
             return False
         group = [part]
         for other in self._company(part, node):
             if sum(len(member.gpus) for member in group) + len(other.gpus) <= width:
                 group.append(other)
-        gpus = sorted(free[node], key=self._leaving.__contains__)[:width]
-        before = [gpu for member in group for gpu in member.gpus]
-        if (
-            len(before) != width
-            or sum(self._gain(member, node) for member in group) <= 0
-            or not self._are_equal(group, part.node, node)
-            # GPUs that a job has to leave first are no equal place for GPUs that are idle.
-            or sum(gpu in self._leaving for gpu in gpus) > sum(gpu in self._leaving for gpu in before)
-        ):
+        if sum(len(member.gpus) for member in group) != width or not self._are_equal(group, part.node, node):
             return False
+        # Those that wait for the fewest GPUs to be left get idle ones first.
+        group.sort(key=lambda member: self._left_first(member.gpus))
+        gpus = sorted(free[node], key=self._leaving.__contains__)[:width]
+        places: list[tuple[GpuId, ...]] = []
         for member in group:
-            new, gpus = tuple(gpus[: len(member.gpus)]), gpus[len(member.gpus) :]
+            places.append(tuple(gpus[: len(member.gpus)]))
+            del gpus[: len(member.gpus)]
+            if self._left_first(places[-1]) > self._left_first(member.gpus):
+                return False
+        for member, new in zip(group, places, strict=True):
             self._free.take_these(new)
             self._free.give_back(member.gpus)
             self._put(member, node, new)
         return True
 
-    def _company(self, part: Part, node: int) -> list[Part]:
-        """Return the other parts on the node of `part` that could go to `node` with it, those that gain most first."""
-        others = [
-            other for other in self._on_node[part.node] if other is not part and self._can_use(other, node)
-        ]
-        return sorted(others, key=lambda other: -self._gain(other, node))
+    def _left_first(self, gpus: Sequence[GpuId]) -> int:
+        """Return how many of these GPUs another job has to leave first."""
+        return sum(gpu in self._leaving for gpu in gpus)
 
-    def _can_use(self, part: Part, node: int) -> bool:
-        """Whether the column of a part has no other part on this node."""
-        return all(other.node != node for other in self._parts_of[part.bundle])
+    def _company(self, part: Part, node: int) -> list[Part]:
+        """Return the other parts on the node of `part` that may go to `node` with it, those that gain most first."""
+        others = [other for other in self._on_node[part.node] if other is not part]
+        return sorted(
+            [other for other in others if self._may_go(other, node)],
+            key=lambda other: -self._gain(other, node),
+        )
+
+    def _may_go(self, part: Part, node: int) -> bool:
+        """Whether the column of a part has no other part on this node, and each of its jobs as much data there."""
+        before, after = self._free.nodes[part.node].name, self._free.nodes[node].name
+        return all(other.node != node for other in self._parts_of[part.bundle]) and all(
+            table.get(after, 0.0) >= table.get(before, 0.0) for table in self._tables(part.bundle)
+        )
 
     def _gain(self, part: Part, node: int) -> float:
-        return self._liking(part.bundle, node) - self._liking(part.bundle, part.node)
+        """Return how much more of its column's data a part has at another node than at its own."""
+        return self._bytes_at(part.bundle, node) - self._bytes_at(part.bundle, part.node)
 
     def _are_equal(self, group: Sequence[Part], before: int, after: int) -> bool:
         """Whether two nodes are alike, and have the same left, apart from what these parts use of the first one."""
@@ -179,19 +199,16 @@ class _Moves:
 
     def _exchange(self, part: Part, node: int) -> bool:
         """Let a part change places with the one on this node with which most is gained; return whether there is one."""
-        if not self._can_use(part, node):
-            return False
         equal = [
             other
             for other in self._on_node.get(node, ())
             if (len(other.gpus), other.demand) == (len(part.gpus), part.demand)
-            and self._can_use(other, part.node)
-            and sum(gpu in self._leaving for gpu in other.gpus)
-            == sum(gpu in self._leaving for gpu in part.gpus)
+            and self._left_first(other.gpus) == self._left_first(part.gpus)
+            and self._may_go(other, part.node)
         ]
-        gains = [self._gain(part, node) + self._gain(other, part.node) for other in equal]
-        if not gains or max(gains) <= 0:
+        if not equal:
             return False
+        gains = [self._gain(other, part.node) for other in equal]
         other = equal[gains.index(max(gains))]
         first, second = (part.node, part.gpus), (other.node, other.gpus)
         self._put(part, *second)

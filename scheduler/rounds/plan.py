@@ -28,7 +28,7 @@ def plan_round(inputs: RoundInputs) -> RoundPlan:
     keep = jobs_to_keep(board, order, layout.placements)
     if keep:
         choice, layout = _arrange(board, order, pinned | keep)
-    if inputs.likings:
+    if inputs.cached_bytes:
         move_to_data(board, layout, choice.reserved)
     bundles = inputs.candidates.bundles
     return RoundPlan(

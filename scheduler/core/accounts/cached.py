@@ -95,7 +95,7 @@ class CachedBook:
         held = self.nodes.get(node, {})
         return sum(max(held.get((user, key), 0.0), held.get(("", key), 0.0)) for key in data)
 
-    def likings(self, job: Job) -> dict[str, float]:
+    def bytes_by_node(self, job: Job) -> dict[str, float]:
         """Return how many bytes of a job's data each node has in its cache; a node that has none is absent."""
         data = self.of_job(job)
         if not data:
@@ -103,19 +103,19 @@ class CachedBook:
         at = {node: self.bytes_at(node, job.spec.user, data) for node in self.nodes}
         return {node: used for node, used in at.items() if used > 0}
 
-    def likings_of(self, jobs: Iterable[Job]) -> dict[str, dict[str, float]]:
-        """Return the likings of those of these jobs of which any node has data, by job. Equal jobs share theirs."""
+    def bytes_of(self, jobs: Iterable[Job]) -> dict[str, dict[str, float]]:
+        """Return `bytes_by_node` of those of these jobs of which any node has data, by job. Equal jobs share theirs."""
         known: dict[tuple[str, frozenset[str]], dict[str, float]] = {}
-        likings: dict[str, dict[str, float]] = {}
+        bytes_of: dict[str, dict[str, float]] = {}
         for job in jobs:
             data = self.of_job(job)
             if data:
                 key = job.spec.user, frozenset(data)
                 if key not in known:
-                    known[key] = self.likings(job)
+                    known[key] = self.bytes_by_node(job)
                 if known[key]:
-                    likings[job.id] = known[key]
-        return likings
+                    bytes_of[job.id] = known[key]
+        return bytes_of
 
     def rows(self) -> CachedRows:
         """Return this book as plain lists."""

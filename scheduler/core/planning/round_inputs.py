@@ -134,7 +134,7 @@ def _inputs(
         budgets_of=budgets.of,
         job_limits=job_limits,
         job_limits_of=job_limits_of,
-        likings=state.cached.likings_of([state.jobs[name] for name in jobs if name not in held])
+        cached_bytes=state.cached.bytes_of([state.jobs[name] for name in jobs if name not in held])
         if state.cached.nodes
         else {},
         stay_s=settings.stay_s,

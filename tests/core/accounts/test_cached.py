@@ -29,10 +29,10 @@ def test_only_what_is_new_is_a_fact(desk_of: DeskOf) -> None:
     little_more = (CachedData("ada", KEY, 1001.0),)
     desk.tell(20, CacheChanged(node="n1", cached=little_more, named={lease: {KEY: 2000.0}}))
     desk.tell(30, CacheChanged(node="unknown", cached=HELD))
-    assert [*desk.core.state.cached.likings(desk.job("1"))] == ["n1"]
+    assert [*desk.core.state.cached.bytes_by_node(desk.job("1"))] == ["n1"]
     desk.tell(40, CacheChanged(node="n1"))
     assert desk.expect(DataCached).data == ()
-    assert desk.core.state.cached.likings(desk.job("1")) == {}
+    assert desk.core.state.cached.bytes_by_node(desk.job("1")) == {}
 
 
 def test_a_node_names_data_only_for_its_own_leases(desk_of: DeskOf) -> None:

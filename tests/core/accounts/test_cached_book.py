@@ -42,10 +42,10 @@ def test_a_job_likes_the_nodes_that_have_its_own_users_data() -> None:
         n2=[CachedData("ada", DIGITS, 3.0), CachedData("ada", WORDS, 100.0)],
         n3=[CachedData("", DIGITS, 4.0), CachedData("ada", DIGITS, 1.0)],
     )
-    assert book.likings(job()) == {}
+    assert book.bytes_by_node(job()) == {}
     book.enter_job(job(), {DIGITS: 10.0})
-    assert book.likings(job()) == {"n2": 3.0, "n3": 4.0}
-    assert book.likings(job("2", user="bob")) == {}
+    assert book.bytes_by_node(job()) == {"n2": 3.0, "n3": 4.0}
+    assert book.bytes_by_node(job("2", user="bob")) == {}
 
 
 def test_a_new_job_reads_what_the_last_one_of_its_user_and_type_read() -> None:

@@ -63,7 +63,7 @@ async def test_what_a_node_has_in_its_cache_reaches_the_core():
             await peer.say(cache_content=content)
             book = scheduler.state.cached
             await until(lambda: book.jobs and book.nodes)
-            assert book.likings(scheduler.state.jobs["1"]) == {"n1": pytest.approx(4000, rel=0.03)}
+            assert book.bytes_by_node(scheduler.state.jobs["1"]) == {"n1": pytest.approx(4000, rel=0.03)}
         async with scheduler.peer("n1") as peer:
             await peer.join()
             assert book.nodes == {}
