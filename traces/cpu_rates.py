@@ -65,8 +65,10 @@ def fault_after(before: Point, point: Point) -> tuple[str, str, str] | None:
         return "cpus_per_gpu", f"is {cpus:g}", f"give {CPUS}"
     if not (RATE.admit(rate) and rate > 0):
         return "steps_per_s", f"is {rate:g}", f"give {RATE.least:g} to {RATE.most:g}, or leave the line out"
-    if cpus <= before[0]:
+    if cpus == before[0]:
         return "cpus_per_gpu", f"{cpus:g} is given twice", "keep one of them"
+    if cpus < before[0]:
+        return "cpus_per_gpu", f"{cpus:g} comes after {before[0]:g}", "sort the points by CPUs"
     if rate < before[1]:
         message = f"is {rate:g}, less than the {before[1]:g} with {before[0]:g} CPUs"
         return "steps_per_s", message, "more CPUs make no job slower: correct it, or leave the line out"

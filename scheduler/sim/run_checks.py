@@ -6,7 +6,7 @@ from scheduler.core.planning.feasibility import check_types
 from scheduler.model.bounds import Bound, check, readable
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import Settings
-from scheduler.sim.run import JOBS, KNOBS, Run
+from scheduler.sim.run import JOBS, KNOBS, NODE_CPUS, Run
 from traces.errors import nearest
 from traces.formats import is_foreign
 from traces.throughputs import Throughputs
@@ -18,17 +18,29 @@ OVER_TIME = ("mtbf_h", "failures_file", "capacity_file", "prices_file")
 
 
 def check_cpus(run: Run, table: Throughputs) -> None:
-    """Refuse CPUs that would change nothing."""
+    """Refuse CPUs that would change nothing, and too few of them."""
     if run.fixed_cpus and run.cpus_per_node is None:
         raise InvalidSpec("fixed_cpus", "belongs to --cpus-per-node, which is missing")
     if run.cpus_per_node is None:
         return
-    if not table.cpu_rates:
+    if not table.restrict(run.cluster).cpu_rates:
         source = run.throughputs or "our own throughput table"
-        advice = "give a table with a column cpus_per_gpu by --throughputs"
-        raise InvalidSpec("cpus_per_node", f"would change nothing: {source} has no rates by CPUs; {advice}")
+        lack, advice = "no rates by CPUs", "give a table with a column cpus_per_gpu by --throughputs"
+        if table.cpu_rates:
+            lack += f" for {', '.join(sorted(run.cluster))}"
+            advice = "add lines with cpus_per_gpu for these types"
+        raise InvalidSpec("cpus_per_node", f"would change nothing: {source} has {lack}; {advice}")
     if run.ideal:
         raise InvalidSpec("cpus_per_node", "cannot be combined with --ideal, which has no nodes")
+    gpus_per_node = run.effective("gpus_per_node")
+    for worker_type, gpus in run.cluster.items():
+        gpus_of_last = gpus % gpus_per_node or gpus_per_node
+        cpus = run.cpus_per_node * gpus_of_last / gpus_per_node
+        if cpus < NODE_CPUS.least:
+            last = f"the last {worker_type} node, which has {gpus_of_last} of {gpus_per_node} GPUs"
+            advice = f"give {NODE_CPUS.least * gpus_per_node / gpus_of_last:g} or more"
+            problem = f"is {run.cpus_per_node:g}, which leaves {cpus:g} CPUs to {last}; {advice}"
+            raise InvalidSpec("cpus_per_node", problem)
 
 
 def check_cluster(run: Run, table: Throughputs) -> None:

@@ -21,6 +21,7 @@ from scheduler.sim.scenario.changes import changes_of
 from scheduler.sim.simulate import SimOptions, nodes, simulate
 from scheduler.sim.sweep import grid
 from tests.support.journals import MemoryJournal
+from tests.support.wording import Wording
 from traces.roofline import default_throughputs
 
 RATES = """job_type,gpus,worker_type,cpus_per_gpu,steps_per_s
@@ -29,6 +30,8 @@ images,1,v100,1,1
 images,1,v100,6,6
 text,1,v100,,5
 text,1,v100,1,5
+images,1,k80,,1
+text,1,k80,,1
 """
 JOBS = "id,arrival_s,job_type,gpus,steps\na,0,images,1,36000\nb,0,text,1,18000\nc,0,images,1,18000\n"
 
@@ -131,7 +134,7 @@ def test_nodes_have_cpus_in_proportion_to_their_gpus(run: Run, tmp_path: Path) -
 
 
 def test_runs_with_other_cpus_are_other_runs(run: Run) -> None:
-    """Sweeps tell runs with and without CPUs apart."""
+    """In sweeps, runs with and without CPUs have different keys."""
     runs = grid(run, {"cpus_per_node": [None, 6.0], "fixed_cpus": [False, True]})
     assert len({key(each) for each in runs}) == 4
 
@@ -145,10 +148,35 @@ def test_runs_with_other_cpus_are_other_runs(run: Run) -> None:
             {"throughputs": "", "workload": "mixed-day", "rate_per_h": 1.0, "trace": "", "jobs": 1},
             "cpus_per_node",
         ),
+        # The table has rates by CPUs only of the other type.
+        ({"cluster": {"k80": 2}}, "cpus_per_node"),
     ],
 )
-def test_cpus_without_effect_are_refused(run: Run, changes: dict[str, Any], field: str) -> None:
-    """An ideal run, a table without rates by CPUs, and fixed CPUs of unknown number are errors."""
+def test_cpus_without_effect_are_refused(
+    run: Run, changes: dict[str, Any], field: str, tmp_path: Path, wording: Wording
+) -> None:
+    """An ideal run, a table without rates by CPUs for the cluster, and fixed CPUs of unknown number are errors."""
     with pytest.raises(InvalidSpec) as refused:
         prepare(changed(run, **changes))
     assert refused.value.field == field
+    wording(refused.value, folder=tmp_path)
+
+
+@pytest.mark.parametrize("cluster", [{"v100": 3}, {"v100": 2, "k80": 1}, {"v100": 1}])
+def test_a_smaller_node_with_too_few_cpus_is_refused(
+    run: Run, cluster: dict[str, int], wording: Wording
+) -> None:
+    """A node of half the size has half of the CPUs, and 0.001 are the least that a node can have."""
+    with pytest.raises(InvalidSpec) as refused:
+        prepare(changed(run, cluster=cluster, cpus_per_node=0.001))
+    assert refused.value.field == "cpus_per_node"
+    wording(refused.value)
+    (*_, last) = nodes(
+        cluster, 2, prepare(changed(run, cluster=cluster, cpus_per_node=0.002)).options.cpus_per_node
+    )
+    assert (last.gpus, last.cpus) == (1, 0.001)
+
+
+def test_nodes_of_full_size_may_have_the_least_cpus(run: Run) -> None:
+    """A cluster without a smaller node takes the least number."""
+    assert prepare(changed(run, cpus_per_node=0.001)).options.cpus_per_node == 0.001

@@ -122,12 +122,21 @@ def test_a_spread_gang_has_no_curve_of_its_own(tmp_path: Path, wording: Wording)
 
 
 @pytest.mark.parametrize(
-    "points", [(), ((1.0, 2.0), (1.0, 3.0)), ((1.0, math.nan),), ((math.nan, 1.0),), ((-1.0, 1.0),)]
+    "points",
+    [
+        (),
+        ((1.0, 2.0), (1.0, 3.0)),
+        ((3.0, 4.0), (1.0, 2.0)),
+        ((1.0, math.nan),),
+        ((math.nan, 1.0),),
+        ((-1.0, 1.0),),
+    ],
 )
-def test_impossible_points_are_refused(points: tuple[tuple[float, float], ...]) -> None:
+def test_impossible_points_are_refused(points: tuple[tuple[float, float], ...], wording: Wording) -> None:
     """A curve has points, by ascending CPUs, with rates above 0."""
-    with pytest.raises(BadTable):
+    with pytest.raises(BadTable) as refusal:
         CpuRates(points)
+    wording(refusal.value)
 
 
 def test_a_curve_belongs_to_a_rate() -> None:
