@@ -1,4 +1,4 @@
-"""The gain of CPUs that other jobs leave idle: `python -m benchmarks.cpus FILE [--jobs 4000] [--rates 8 9]`.
+"""The gain of CPUs that other jobs leave idle: `python -m benchmarks.cpus FILE [--jobs 4000] [--rates 8 9] [--seed 0]`.
 
 FILE has Synergy's tables (the case `synergy-tables` of a file for `benchmarks.reference training`): how fast models
 train by their CPUs; equal rows for several models suggest that some were not measured. 16 servers of 8 GPUs and 24
@@ -7,7 +7,8 @@ CPUs, jobs of one GPU: 20 % on images, 70 % on text, 10 % on speech.
 The first table is one moment with a job on each GPU: the work of all jobs relative to equal CPUs. In it, the CPUs of a
 server are divided among the eight jobs that happen to be on it, by weights or in the best way; for comparison, a policy
 with a column for each amount of CPUs divides those of all servers together. The second table has mean times to
-completion in `gavel simulate` with free restarts, for the jobs of the middle third.
+completion in `gavel simulate` for the jobs of the middle third. Restarts are free unless `--restart` and
+`--checkpoint` give their seconds.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from scheduler.sim.figures.summary import summarise
 from scheduler.sim.run import Run
 from scheduler.sim.runs import prepare
 from scheduler.sim.simulate import Progress, simulate
+from traces.costs import Cost
 from traces.cpu_rates import CpuRates
 from traces.formats import write_trace
 from traces.trace import TraceJob
@@ -87,7 +89,7 @@ def problem_of(models: Sequence[str], ways: dict[str, Rates], servers: int, **fa
             np.array(rate),
             cpus=np.array(cpus, float),
         ),
-        worker_types=("v100",),
+        worker_types=(TYPE,),
         capacity=np.array([float(servers * GPUS)]),
         cpus=np.array([float(servers * CPUS)]),
     )
@@ -162,7 +164,7 @@ def write_table(path: Path, all_rates: dict[str, Rates]) -> None:
 
 
 def mean_h(
-    folder: Path, all_rates: dict[str, Rates], jobs: Sequence[Arrival], policy: str, fixed: bool
+    folder: Path, all_rates: dict[str, Rates], jobs: Sequence[Arrival], policy: str, fixed: bool, costs: Cost
 ) -> float:
     """Simulate the jobs, and return the mean hours to completion of the middle third."""
     table, trace = folder / "rates.csv", folder / "jobs.csv"
@@ -182,8 +184,8 @@ def mean_h(
         cpus_per_node=CPUS,
         fixed_cpus=fixed,
         policy=policy,
-        restart_s=0.0,
-        checkpoint_s=0.0,
+        restart_s=costs.restart_s,
+        checkpoint_s=costs.checkpoint_s,
         measure=(len(jobs) // 3, len(jobs) - len(jobs) // 3),
     )
 
@@ -207,7 +209,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rates", type=float, nargs="+", default=[8.0, 9.0], help="jobs per hour")
     parser.add_argument("--policies", nargs="+", default=["las", "fifo"])
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--restart", type=float, default=0.0, help="seconds, as of `gavel simulate`")
+    parser.add_argument("--checkpoint", type=float, default=0.0, help="seconds, as of `gavel simulate`")
     options = parser.parse_args(arguments)
+    costs = Cost(options.restart, options.checkpoint)
     document = json.loads(options.file.read_text(encoding="utf-8"))
     all_rates = tables(document, MEMORY_GB)
     gains = np.array(list(moments(all_rates, samples=50))).mean(axis=0)
@@ -221,7 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             jobs = arrivals(rate, options.jobs, options.seed)
             with tempfile.TemporaryDirectory() as folder:
                 fixed, shared = (
-                    mean_h(Path(folder), all_rates, jobs, policy, is_fixed) for is_fixed in (True, False)
+                    mean_h(Path(folder), all_rates, jobs, policy, is_fixed, costs)
+                    for is_fixed in (True, False)
                 )
             published = PUBLISHED_FIFO_H.get(rate) if policy == "fifo" else None
             cells = (f"{rate:g}", f"{fixed:.2f}", f"{shared:.2f}", f"{fixed / shared:.2f}", published or "")

@@ -142,7 +142,7 @@ def outcome_of(way: str, skew: float, norm: str, steps: int, seed: int) -> Outco
     return Outcome(*(sum(values) / RANKS for values in zip(*ranks, strict=True)))
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row per skew, network and way."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -152,7 +152,10 @@ def main() -> None:
     parser.add_argument("--norm", nargs="+", choices=["group", "batch"], default=["group", "batch"])
     parser.add_argument("--way", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    for name in ("steps", "seeds"):
+        if getattr(options, name) < 1:
+            parser.error(f"argument --{name}: {getattr(options, name)} is too few; give 1 or more")
     torch.set_num_threads(1)
     columns = (
         f"{'accuracy':>10}{'of ranks':>10}{'behind':>8}{'most':>7}{'fewer bytes':>13}{'theta':>8}{'s':>6}"

@@ -42,15 +42,30 @@ def test_no_way_to_divide_cpus_is_worse_than_equal_ones() -> None:
         assert 1.0 <= split <= columns + 1e-6
 
 
-def test_both_tables_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A small run prints the gains, and a line for each policy and rate, with the published figure where it belongs."""
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Return a file with the rates as Synergy's tables."""
     rows = {model: [[rate] for rate in rates.values()] for model, rates in RATES.items()}
     expected = {"cpus": [1, 3, 9], "memory_gb": [62.5], "rate": rows}
-    file = tmp_path / "training.json"
-    file.write_text(json.dumps({"cases": [{"id": "synergy-tables", "expected": expected}]}))
+    path = tmp_path / "training.json"
+    path.write_text(json.dumps({"cases": [{"id": "synergy-tables", "expected": expected}]}))
+    return path
+
+
+def test_both_tables_are_printed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A small run prints the gains, and a line for each policy and rate, with the published figure where it belongs."""
     assert main([str(file), "--jobs", "12", "--rates", "9"]) == 0
     lines = capsys.readouterr().out.splitlines()
     las, fifo = lines[-2].split(), lines[-1].split()
     assert (las[:2], fifo[:2], fifo[5:]) == (["las", "9"], ["fifo", "9"], ["21.88"])
     assert float(las[2]) >= float(las[3]) > 0
     assert float(las[4]) == pytest.approx(float(las[2]) / float(las[3]), abs=0.01)
+
+
+def test_restarts_cost_what_the_options_state(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Jobs that need an hour to start have ended an hour later, since none of so few has to wait or to restart."""
+    hours = []
+    for options in ([], ["--restart", "3600"]):
+        main([str(file), "--jobs", "12", "--rates", "9", "--policies", "fifo", *options])
+        hours.append(float(capsys.readouterr().out.split()[-4]))
+    assert hours[1] == pytest.approx(hours[0] + 1.0, abs=0.1)
