@@ -41,7 +41,7 @@ TIME_MAX_S = 600.0
 WORKERS_MAX = 1024
 # How many jobs a pool has.
 POOL = 9
-# Agents kill a job so long after they asked it to save, unless they are told to wait longer.
+# Agents kill a job so long after they asked it to save, unless its lease grants it more time.
 USUAL_SAVE_S = 25.0
 # A job gets so many times the length of its last saves.
 SAVE_RESERVE = 1.5

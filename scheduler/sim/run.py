@@ -111,7 +111,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = None
     fixed_cpus: Annotated[
         bool,
-        Knob("Give each job its fair share of the CPUs of its nodes, and nobody what others leave idle."),
+        Knob("Give each job its fair share of the CPUs of its nodes, and leave the rest idle."),
     ] = False
 
     policy: Annotated[

@@ -64,7 +64,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     save_every_s: float = 3600.0
     # Whether a job whose lease is renewed saves and restarts.
     renewal_restarts: bool = False
-    # Whether each job has its fair share of CPUs, and nobody what others leave idle.
+    # Whether each job has its fair share of CPUs, and the rest stays idle.
     fixed_cpus: bool = False
 
     @property

@@ -126,7 +126,7 @@ def test_progress_is_not_written_through_a_link(tmp_path: Path) -> None:
     assert victim.read_text() == "precious"
 
 
-def test_a_rank_is_told_its_loader_workers() -> None:
+def test_a_rank_has_loader_workers_from_its_environment() -> None:
     """Processes that torchrun has started share those of their rank, and each has at least one."""
     assert cpus({"GAVEL_CPUS": "6"}) == 6
     assert cpus({"GAVEL_CPUS": "6", "LOCAL_WORLD_SIZE": "4"}) == 6

@@ -99,7 +99,7 @@ def test_a_new_rate_moves_the_end_of_a_job() -> None:
     assert [(exit.lease, exit.steps) for report in ended for exit in report.exits] == [("images2/1", 90.0)]
 
 
-def test_fixed_cpus_go_to_nobody_else() -> None:
+def test_fixed_cpus_stay_idle_if_their_job_needs_fewer() -> None:
     """With fixed CPUs, a job has its fair share, whatever its neighbours do."""
     cluster = Cluster(fixed_cpus=True)
     cluster.send(0.0, "n0", lease("images"))
@@ -175,8 +175,8 @@ def test_a_pair_that_does_not_fit_takes_no_cpus() -> None:
     assert cluster.rates == {"text": 5.0}
 
 
-def test_a_job_that_asked_for_cpus_has_them() -> None:
-    """Its fair share is what it asked for if that is more than its GPUs' share, and its neighbours have the rest."""
+def test_jobs_that_together_ask_for_too_many_cpus_share_them_in_proportion() -> None:
+    """One asked for all six, the GPU of the other has a share of three: they get four and two. Alone, it has six."""
     cluster = Cluster(fixed_cpus=True)
     cluster.physics.set_truth("images", JobTruth(job_type="images"))
     cluster.physics.set_truth("images2", JobTruth(job_type="images", cpus=6.0))
@@ -232,7 +232,7 @@ def test_a_job_that_saves_and_restarts_uses_no_cpus() -> None:
 
 @given(st.floats(0.0, 256.0), CLAIMS, st.randoms())
 def test_cpus_are_divided_by_weights(cpus: float, claims: Sequence[Claim], luck: Any) -> None:
-    """Everybody who wants its fair share has it, none is left that anybody could use, and order does not matter."""
+    """Each claim gets its fair share or all it can use, no CPU is idle that one could use, and order is irrelevant."""
     shares = divide(cpus, claims)
     slack = 1e-9 * max(1.0, cpus)
     fair = [cpus * claim.weight / math.fsum(other.weight for other in claims) for claim in claims]
@@ -248,6 +248,6 @@ def test_cpus_are_divided_by_weights(cpus: float, claims: Sequence[Claim], luck:
     )
 
 
-def test_nobody_divides_no_cpus() -> None:
-    """Without claims there is nothing to divide."""
+def test_without_claims_no_cpus_are_divided() -> None:
+    """No claims, no shares."""
     assert divide(24.0, []) == []
