@@ -32,8 +32,10 @@ class Steps:
         self._session = session.current()
         self._gate = Gate() if self._session is None else self._session.gate
         self._auto = None if tuner is None else AutoSave(tuner, self._gate, self._session)
-        # When the loop was told to save; None once it has done so.
+        # When the loop was told to save, or the trainer began to; None once it has done so.
         self._save_began_s: float | None = None
+        # How long the loop waited for the other ranks after its last step.
+        self._waited_s = 0.0
         # Whether the lease or the total number of steps ended the loop.
         self.stopped = False
 
@@ -60,19 +62,40 @@ class Steps:
         return self._arrive(step)
 
     def _arrive(self, step: int) -> Actions:
-        self._gate.done = step
+        self._gate.done, self._waited_s = step, 0.0
         if step < self._gate.limit:
             return CONTINUE
         arrived_s = time.monotonic()
         actions = self._gate.arrive(step)
+        self._waited_s = time.monotonic() - arrived_s
         if actions.save:
             self._save_began_s = arrived_s
         self.stopped = self.stopped or actions.stop
         return actions
 
+    def save_begins(self) -> None:
+        """Record that the trainer begins to write a checkpoint, if it calls `saving` only after that.
+
+        The last call before `saving` counts. If no checkpoint follows, call `save_dropped`.
+        """
+        if not self._gate.looping:
+            return
+        self._save_began_s = time.monotonic() - self._waited_s
+        if self._session is not None:
+            self._session.progress.save_begins(self._gate.done)
+
+    def save_dropped(self) -> None:
+        """Record that the loop continues, whether or not the trainer has written a checkpoint."""
+        self._save_began_s = None
+        if self._session is not None:
+            self._session.progress.save_dropped()
+
     @contextlib.contextmanager
     def saving(self, step: int) -> Iterator[None]:
-        """Enclose the writing of a checkpoint, and report it as saved. If the loop has stopped, report that, too."""
+        """Enclose the writing of a checkpoint, or its end, and report it as saved.
+
+        If the loop has stopped, report that, too. The writing began with `save_begins`, if that was called.
+        """
         with (
             self._session.saving() if self._session is not None else contextlib.nullcontext(),
             self._timed(step),
@@ -87,17 +110,16 @@ class Steps:
     @contextlib.contextmanager
     def _timed(self, step: int) -> Iterator[None]:
         """Measure a checkpoint for the tuner, since the loop was told to save."""
+        began_s, self._save_began_s = self._save_began_s, None
         if self._auto is None:
             yield
             return
-        now_s = time.monotonic()
-        self._auto.save_begins(now_s if self._save_began_s is None else self._save_began_s)
+        self._auto.save_begins(time.monotonic() if began_s is None else began_s)
         on_disk = False
         try:
             yield
             on_disk = True
         finally:
-            self._save_began_s = None
             self._auto.save_ends(step)
             if on_disk:
                 self._auto.durable(time.monotonic())
@@ -106,6 +128,7 @@ class Steps:
 
     def end(self, step: int) -> None:
         """End the loop. Unless the lease stopped it, the job is finished."""
+        self.save_dropped()
         self._gate.looping = False
         if self._session is not None:
             self._session.end(self._gate.finished or not self.stopped, step)

@@ -5,21 +5,31 @@
     trainer = Trainer(model, arguments, callbacks=[lease], ...)
     trainer.train(resume_from_checkpoint=lease.resume_from)
 
-The Trainer writes its own checkpoints: its arguments set how often it saves and how many checkpoints it keeps.
+The Trainer writes its own checkpoints: its arguments set how often it saves and how many checkpoints it keeps. Put the
+callback last in the list: it sees only those orders to save that callbacks before it have given.
+
+A checkpoint counts from the order to save, because the Trainer calls `on_save` only when it has written. An evaluation
+at the same step comes before the checkpoint, and does not count. The tuned interval is a file in the checkpoint.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 import os
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
+from gavel.training.checkpoint import atomic
 from gavel.training.hook import AttemptDirectories, Steps
 from gavel.training.interval import Tuner, check_words
 
 _FOLDER = "checkpoint"
+# The file with the tuned interval, in a checkpoint.
+_INTERVAL = "gavel-interval.json"
 
 
 class LeaseCallback(TrainerCallback):
@@ -40,8 +50,13 @@ class LeaseCallback(TrainerCallback):
         lose_at_most_s: float | None = None,
     ) -> None:
         check_words(every, overhead, lose_at_most_s, every_s)
-        tuner = Tuner(overhead, lose_at_most_s) if every is not None else None
-        self._directories, self._steps, self._every_s = AttemptDirectories(directory), Steps(tuner), every_s
+        self._tuner = Tuner(overhead, lose_at_most_s) if every is not None else None
+        self._directories, self._steps = AttemptDirectories(directory), Steps(self._tuner)
+        self._every_s = every_s
+        # Whether an ordered checkpoint is not saved yet: with "best" the Trainer drops the order after an evaluation.
+        self._owed = False
+        if self._tuner is not None and self._directories.newest is not None:
+            self._tuner.load_state_dict(_interval_in(self._directories.newest))
 
     @property
     def output_dir(self) -> str:
@@ -59,21 +74,60 @@ class LeaseCallback(TrainerCallback):
         actions = self._steps.begin(state.global_step, total, self._every_s, None)
         control.should_training_stop = control.should_training_stop or actions.stop
 
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Record that training continues, even if the Trainer has not saved after all."""
+        self._steps.save_dropped()
+
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Make the Trainer save, or save and stop, at the steps that need it."""
         actions = self._steps.done(state.global_step)
-        if actions.save:
-            control.should_save = True
+        self._owed = self._owed or actions.save
         if actions.stop:
             control.should_training_stop = True
-        if control.should_save:
-            self._directories.check()
+        self._before_save(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Prepare for a checkpoint per epoch, or for one that is still owed: the last one of a lease may be."""
+        self._before_save(control)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Record that a checkpoint due at this step begins only after the evaluation."""
+        # With "best" the Trainer decides after this call. If it does not save, the next step drops the record.
+        if control.should_save or args.save_strategy == "best":
+            self._steps.save_begins()
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Mark as complete the checkpoint that the Trainer has written."""
+        self._owed = False
+        checkpoint = Path(args.output_dir) / f"{_FOLDER}-{state.global_step}"
         with self._steps.saving(state.global_step):
-            self._directories.complete(Path(args.output_dir) / f"{_FOLDER}-{state.global_step}")
+            if self._tuner is not None and self._directories.rank == 0 and checkpoint.is_dir():
+                interval = json.dumps(self._tuner.state_dict()).encode()
+                atomic.replace_bytes(checkpoint / _INTERVAL, interval, self._directories.check)
+            self._directories.complete(checkpoint)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Report the end of the job, or only of this lease."""
         self._steps.end(state.global_step)
+
+    def _before_save(self, control: Any) -> None:
+        """Order a checkpoint that is owed. Measure one that is ordered, from now on unless an evaluation precedes it.
+
+        Raise StaleAttempt if a newer attempt has claimed the directory.
+        """
+        control.should_save = control.should_save or self._owed
+        if not control.should_save:
+            return
+        self._directories.check()
+        if not control.should_evaluate:
+            self._steps.save_begins()
+
+
+def _interval_in(checkpoint: Path) -> dict[str, Any]:
+    """Return the tuned interval of a checkpoint; empty if it has none that is usable."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        state = json.loads((checkpoint / _INTERVAL).read_text(encoding="utf-8"))
+        numbers = [state["interval"], *state["times"]]
+        if type(state["interval"]) is int and all(0 < number < math.inf for number in numbers):
+            return dict(state)
+    return {}

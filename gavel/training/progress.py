@@ -102,6 +102,15 @@ class Progress:
             if self.state == "running":
                 self.write(self._save_began_s, steps)
 
+    @property
+    def saving(self) -> bool:
+        """Whether the loop pauses for a checkpoint now."""
+        return self._save_began_s is not None
+
+    def save_dropped(self) -> None:
+        """Record that no checkpoint is written after all: the time since `save_begins` counts as stepping."""
+        self._save_began_s = None
+
     def save_ends(self, saved: int | None, succeeded_at: int | None = None) -> None:
         """Record that the loop continues. `saved`: the step of the new checkpoint; None changes nothing.
 
@@ -134,9 +143,10 @@ class Progress:
         if self._save_s:
             save_s = statistics.median(self._save_s)
             values |= {"stall_s": save_s, "durable_s": save_s, "final_save_s": save_s}
-        if self._save_began_s is not None:
+        began_s = self._save_began_s
+        if began_s is not None:
             # So that a save which is killed for its length gets more time in the next attempt.
-            values["final_save_s"] = max(values.get("final_save_s", 0.0), now_s - self._save_began_s)
+            values["final_save_s"] = max(values.get("final_save_s", 0.0), now_s - began_s)
         if self._intervals:
             values["interval"] = interval = statistics.median(self._intervals)
             if "step_s" in values:
@@ -150,7 +160,8 @@ class Progress:
         """Return the time since the first step began, without the time spent on checkpoints."""
         if self._first_step_s is None:
             return 0.0
-        until_s = self._save_began_s if self._save_began_s is not None else now_s
+        began_s = self._save_began_s
+        until_s = began_s if began_s is not None else now_s
         return max(0.0, until_s - self._first_step_s - self._saving_s)
 
     def write_if_due(self, now_s: float, steps: int) -> None:

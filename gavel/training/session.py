@@ -141,10 +141,12 @@ class Session:
     def saving(self, briefly: bool = False) -> Iterator[None]:
         """Enclose the writing of a checkpoint, so that its time does not count as stepping.
 
-        `briefly`: the state is only copied, and written behind the loop.
+        `briefly`: the state is only copied, and written behind the loop. If `progress.save_begins` was called before,
+        the time since then belongs to the checkpoint, too.
         """
         succeeded_at = None
-        self.progress.save_begins(self.gate.done, briefly)
+        if not self.progress.saving:
+            self.progress.save_begins(self.gate.done, briefly)
         try:
             yield
             succeeded_at = self.gate.done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from gavel.training.auto import AutoSave
 from gavel.training.gate import Gate
 from gavel.training.hook import Steps
 from gavel.training.interval import SKIPPED_STEPS, Tuner
+from tests.training.leases import RunDirectory
+from tests.training.virtual_lease import virtual_lease
 
 
 class Clock:
@@ -65,6 +68,51 @@ def test_a_trainer_that_cannot_save_tries_later(clock: Clock) -> None:
                 clock.now_s += 0.2
     gaps = [later - earlier for earlier, later in itertools.pairwise(saves)]
     assert gaps[:3] == [8, 16, 8]
+
+
+def test_an_evaluation_before_a_checkpoint_costs_the_interval_nothing(clock: Clock) -> None:
+    """The time from the last `save_begins` counts; an announced checkpoint that is not written leaves no trace."""
+    steps = Steps(Tuner(0.05))
+    steps.begin(0, None, None, None)
+    saves = []
+    for step in range(1, 100):
+        steps.save_dropped()
+        clock.now_s += 0.5
+        if steps.done(step).save:
+            saves.append(step)
+            steps.save_begins()
+            clock.now_s += 30
+            steps.save_begins()
+            clock.now_s += 0.15
+            with steps.saving(step):
+                clock.now_s += 0.05
+        else:
+            steps.save_begins()
+    assert saves[0] == SKIPPED_STEPS + 20
+    assert {later - earlier for earlier, later in itertools.pairwise(saves)} == {8}
+
+
+def test_a_dropped_checkpoint_counts_as_stepping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that the trainer announces and does not write is not measured, and steps keep the time."""
+    with virtual_lease(RunDirectory(tmp_path), monkeypatch) as lease:
+        steps = Steps()
+        # Before and after the loop a trainer may evaluate, which announces nothing.
+        steps.save_begins()
+        assert not lease.session.progress.saving
+        steps.begin(0, None, None, None)
+        for step in range(1, 4):
+            lease.step()
+            steps.done(step)
+            steps.save_begins()
+            assert lease.measured(step).get("final_save_s") == 0
+            lease.clock.take(1.5)
+            steps.save_dropped()
+        steps.save_begins()
+        steps.end(3)
+        steps.save_begins()
+        assert not lease.session.progress.saving
+        # The first report was 0.5 s after the start, the last one 6 s and two steps later.
+        assert lease.measured(3) == {"step_s": pytest.approx((6.0 - 0.5) / 2)}
 
 
 class Asked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,26 @@ class Model(lightning.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
 
-def fit(place: Path, model: Model, **words: Any) -> tuple[Any, LeaseCallback]:
+class Observed(Model):
+    """A model that calls `step` in every step, and `writing` with the step when a checkpoint is written."""
+
+    def __init__(self, step: Callable[[], object], writing: Callable[[int], object]) -> None:
+        super().__init__()
+        self.step, self.writing = step, writing
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        """One step."""
+        self.step()
+        return super().training_step(batch, batch_idx)
+
+    def on_save_checkpoint(self, checkpoint: Any) -> None:
+        """Called by the Trainer before it writes a checkpoint."""
+        self.writing(self.global_step)
+
+
+def fit(
+    place: Path, model: Model, *, lease_words: Mapping[str, Any] = {}, **words: Any
+) -> tuple[Any, LeaseCallback]:
     """Train over 20 samples in batches of 4."""
     lightning.seed_everything(5)
     for part in model.line:
@@ -43,7 +63,7 @@ def fit(place: Path, model: Model, **words: Any) -> tuple[Any, LeaseCallback]:
     data = list(range(20))
     sampler = ResumableSampler(data, seed=1)
     loader = torch.utils.data.DataLoader(data, batch_size=4, sampler=sampler)
-    lease = LeaseCallback(place / "out", sampler=sampler)
+    lease = LeaseCallback(place / "out", sampler=sampler, **lease_words)
     trainer = lightning.Trainer(
         callbacks=[lease],
         accelerator="cpu",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,48 @@ class At(transformers.TrainerCallback):
             self.action()
 
 
-def train(place: Path, steps: int, at: At | None = None, **words: Any) -> tuple[Any, LeaseCallback]:
+class Each(transformers.TrainerCallback):
+    """Calls `step` after every step, and `evaluated` after every evaluation."""
+
+    def __init__(self, step: Callable[[], object], evaluated: Callable[[], object] = lambda: None) -> None:
+        self.step, self.evaluated = step, evaluated
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Called by the Trainer after every step."""
+        self.step()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Called by the Trainer after every evaluation."""
+        self.evaluated()
+
+
+class Trainer(transformers.Trainer):
+    """A Trainer that calls `writing` with the step when it begins to write a checkpoint."""
+
+    writing: Callable[[int], object] = staticmethod(lambda step: None)
+
+    def _save_checkpoint(self, *args: Any, **words: Any) -> None:
+        self.writing(self.state.global_step)
+        super()._save_checkpoint(*args, **words)
+
+
+def train(
+    place: Path,
+    steps: int,
+    at: transformers.TrainerCallback | None = None,
+    *,
+    writing: Callable[[int], object] = Trainer.writing,
+    lease_words: Mapping[str, Any] = {},
+    trainer_words: Mapping[str, Any] = {},
+    **words: Any,
+) -> tuple[Any, LeaseCallback]:
     """Train a tiny model; return the trainer and the callback."""
     transformers.set_seed(3)
     config = transformers.GPT2Config(vocab_size=32, n_positions=8, n_embd=8, n_layer=1, n_head=1)
     model = transformers.GPT2LMHeadModel(config)
     rows = torch.randint(0, 32, (40, 8), generator=torch.Generator().manual_seed(1))
     data = [{"input_ids": row, "labels": row} for row in rows]
-    lease = LeaseCallback(place / "out")
+    lease = LeaseCallback(place / "out", **lease_words)
     arguments = transformers.TrainingArguments(
         output_dir=lease.output_dir,
         max_steps=steps,
@@ -38,12 +73,13 @@ def train(place: Path, steps: int, at: At | None = None, **words: Any) -> tuple[
         report_to=[],
         use_cpu=True,
         disable_tqdm=True,
-        save_strategy="no",
-        **words,
+        **{"save_strategy": "no", **words},
     )
-    trainer = transformers.Trainer(
-        model, arguments, train_dataset=data, callbacks=[*([at] if at else []), lease]
+    callbacks = [*([at] if at else []), lease]
+    trainer = Trainer(
+        model, arguments, train_dataset=data, eval_dataset=data[:4], callbacks=callbacks, **trainer_words
     )
+    trainer.writing = writing
     trainer.train(resume_from_checkpoint=lease.resume_from)
     return trainer, lease
 
