@@ -29,7 +29,7 @@ class Meeting:
         self.slots[rank] = value
         self.barrier.wait()
         values = list(self.slots)
-        # Nobody may put the next value before all have read this one.
+        # The next value must not come before all ranks have read this one.
         self.barrier.wait()
         return values
 
@@ -49,7 +49,10 @@ class ThreadExchange(Exchange):
         return self._meeting.exchange(self.rank, vector.clone())
 
     def _broadcast(self, vector: Tensor, rank: int) -> Tensor:
-        return self._meeting.exchange(self.rank, vector)[rank].clone()
+        sent = self._meeting.exchange(self.rank, vector)[rank]
+        # Other backends write into the receiver's tensor, so it has to be of the same length and kind.
+        assert (vector.shape, vector.dtype) == (sent.shape, sent.dtype), "the receiver's tensor does not fit"
+        return sent.clone()
 
     def _shifted(self, vector: Tensor) -> Tensor:
         return self._gathered(vector)[self.rank - 1]

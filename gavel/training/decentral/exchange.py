@@ -86,13 +86,14 @@ class Exchange:
         counts = [int(number) for number in self._gathered(count)]
         pairs = []
         for rank, number in enumerate(counts):
-            own, as_bits = rank == self.rank, bits_are_shorter(number, of)
+            own, sent_as_bits = rank == self.rank, bits_are_shorter(number, of)
             index, content = places, values
             if not own:
-                length, kind = (-(-of // 8), torch.uint8) if as_bits else (number, torch.int32)
+                length, kind = (-(-of // 8), torch.uint8) if sent_as_bits else (number, torch.int32)
                 index, content = places.new_empty(length, dtype=kind), values.new_empty(number)
             index = self._broadcast(index, rank)
-            pairs.append((unpacked(index) if as_bits else index.long(), self._broadcast(content, rank)))
+            received = unpacked(index) if sent_as_bits else index.long()
+            pairs.append((received, self._broadcast(content, rank)))
         return pairs
 
     def pass_on(self, vector: Tensor) -> Tensor:

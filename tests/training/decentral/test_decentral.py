@@ -108,7 +108,7 @@ def test_bytes_are_counted_exactly() -> None:
     )
 )
 def test_positions_arrive_however_they_travel(drawn: tuple[int, list[list[int]]]) -> None:
-    """Each rank receives the positions and values of all, and nobody sends more than numbers would take."""
+    """Each rank receives the positions and values of all, and none sends more than numbers would take."""
     of, positions = drawn
 
     def rank(exchange: ThreadExchange) -> tuple[list[tuple[list[int], list[float]]], int]:
