@@ -111,7 +111,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = None
     fixed_cpus: Annotated[
         bool,
-        Knob("Give each job its fair share of the CPUs of its nodes, and leave the rest idle."),
+        Knob(
+            "Give each job its fair share of the CPUs of its nodes (less, in proportion, if the shares exceed "
+            "them), and leave the rest idle."
+        ),
     ] = False
 
     policy: Annotated[
