@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from scheduler.core.accounts.cached import OF_A_NODE_MAX
+from scheduler.core.accounts.cached import OF_A_JOB_MAX, OF_A_NODE_MAX
 from scheduler.core.planning.budget_limits import limits_for
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import NodeState
@@ -244,7 +244,7 @@ def nothing_names_forgotten_jobs(state: SchedulerState) -> Iterator[str]:
 
 
 def cached_data_is_of_known_nodes(state: SchedulerState) -> Iterator[str]:
-    """Cached data is that of nodes that are there, in short lists; named data is that of jobs that exist."""
+    """Cached data is that of nodes that are there; named data is that of jobs that exist; both are short lists."""
     book = state.cached
     for node, held in book.nodes.items():
         if node not in state.nodes or state.nodes[node].state is NodeState.LOST:
@@ -253,6 +253,9 @@ def cached_data_is_of_known_nodes(state: SchedulerState) -> Iterator[str]:
             yield f"node {node} has {len(held)} data sets in its cache"
     for name in book.jobs.keys() - state.jobs.keys():
         yield f"job {name} has named data, and does not exist"
+    for whose, data in (*book.jobs.items(), *book.pools.items()):
+        if not 0 < len(data) <= OF_A_JOB_MAX:
+            yield f"{whose} has named {len(data)} data sets"
 
 
 Rule = Callable[[SchedulerState], Iterator[str]]

@@ -62,9 +62,14 @@ def test_a_job_goes_to_the_node_that_has_its_data(tmp_path: Path) -> None:
     with Cluster(tmp_path / "cluster", nodes, (), *options) as cluster:
         arguments = (data, tmp_path / "first", go)
         first = cluster.submit("cached.py", *arguments, steps=FILES, job_type="reader", nodes=("n2",))
-        # The agent reports what the cache holds and which data the job reads.
-        known = cluster.until(first, lambda it: it.measured.get("cached_bytes", 0) > 0, "has known data")
-        assert known.measured["cached_bytes"] == pytest.approx(FILES * 300, rel=0.05)
+        # The agent reports what the cache holds and which data the job reads; its first look may come in between.
+        all_bytes = FILES * 300
+        known = cluster.until(
+            first,
+            lambda it: it.measured.get("cached_bytes", 0) > 0.95 * all_bytes,
+            "has all of its data in a cache",
+        )
+        assert known.measured["cached_bytes"] == pytest.approx(all_bytes, rel=0.05)
         go.touch()
         cluster.wait_until_completed(first)
         placed = {}

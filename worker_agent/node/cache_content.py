@@ -1,7 +1,7 @@
 """The content of the node's cache, as the scheduler has to know it: the bytes of each data set.
 
 The scheduler prefers, among equal places, the node that has more of a job's data. A job may write anything into its own
-files here, so no value is believed beyond the size of its file.
+files here, so no value is believed beyond the room that its file takes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import msgspec
 
 from protos.gavel.v1 import agents_pb2 as pb
+from worker_agent.node.node_cache import KEY
 
 # How often the content is looked at, and at most sent.
 CONTENT_S = 10.0
@@ -32,6 +33,8 @@ _HEADER = struct.Struct("<8sQQI")
 _END, _END_AT = struct.Struct("<Q"), 64
 _INDEX_AT, _SLOT_BYTES = 4096, 32
 _USER_PREFIX = "user-"
+# The unit of `st_blocks`.
+_BLOCK_BYTES = 512
 
 
 class Cached(msgspec.Struct, frozen=True, order=True):
@@ -66,13 +69,18 @@ def used_bytes(path: Path) -> int:
     if magic != _MAGIC or size != status.st_size or checksum != zlib.crc32(head[: _HEADER.size - 4]):
         return 0
     end: int = _END.unpack_from(head, _END_AT)[0]
-    return max(0, min(end, size) - _INDEX_AT - slots * _SLOT_BYTES)
+    # The agent allocates files as a whole. A file that its owner has made longer has holes.
+    allocated = status.st_blocks * _BLOCK_BYTES
+    return max(0, min(end, size, allocated) - _INDEX_AT - slots * _SLOT_BYTES)
 
 
 def cached_in(root: Path) -> tuple[Cached, ...]:
     """Return the data sets below the root of a cache that have items, the largest first."""
     by_inode: dict[int, Cached] = {}
     for path in sorted(root.glob("*/*.arena")):
+        # Jobs that run as the agent's user may make files and folders of any name here.
+        if not (KEY.fullmatch(path.stem) and path.parent.name.isascii()):
+            continue
         # The agent may remove the file meanwhile, and its owner may make it unreadable.
         with contextlib.suppress(OSError):
             status, used = path.lstat(), used_bytes(path)

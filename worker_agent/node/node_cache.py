@@ -27,6 +27,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from worker_agent.node.staged_batches import remove_dead_rings
 from worker_agent.node.users import Account
 
 LOG = logging.getLogger(__name__)
@@ -36,7 +37,9 @@ KEEP_S = 600.0
 FILE_BYTES_MIN = 1 << 20
 # The part of a file system's free space that one file may take: other programs use shared memory, too.
 FREE_PART = 0.9
-_KEY = re.compile(r"[0-9a-f]{32}")
+KEY = re.compile(r"[0-9a-f]{32}")
+# No data set is larger.
+_SIZE_MAX = 1 << 60
 _SUFFIX = ".arena"
 _NEW_PREFIX = ".new-"
 # The directory in which the jobs of a user pass prepared batches to each other.
@@ -61,8 +64,8 @@ def wanted(content: Mapping[str, Any] | None, account: Account) -> Wanted | None
     """Return what the file of a job asks for; None if it is invalid."""
     content = content or {}
     name, key, size = content.get("name"), content.get("key"), content.get("bytes") or 0
-    is_valid = isinstance(name, str) and isinstance(key, str) and _KEY.fullmatch(key) is not None
-    if not is_valid or isinstance(size, bool) or not isinstance(size, int) or size < 0:
+    is_valid = isinstance(name, str) and isinstance(key, str) and KEY.fullmatch(key) is not None
+    if not is_valid or isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= _SIZE_MAX:
         return None
     return Wanted(account, str(name), str(key), size)
 
@@ -111,10 +114,12 @@ class NodeCache:
         return path
 
     def remove_staging(self, running: Iterable[Account]) -> None:
-        """Remove the prepared batches of users of whom nothing runs here any more."""
+        """Remove the prepared batches that no job uses any more; `running`: the accounts of the jobs that run here."""
         in_use = {self.directory(account) for account in running}
         for path in self.root.glob(f"user-*/{_STAGING}"):
-            if path.parent not in in_use:
+            if path.parent in in_use:
+                remove_dead_rings(path)
+            else:
                 for folder in os.listdir(path):
                     shutil.rmtree(path / folder, ignore_errors=True)
 

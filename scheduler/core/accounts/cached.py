@@ -1,7 +1,7 @@
 """The training data in the caches of the nodes, and the data that jobs read, so that jobs go where their data is.
 
-The data of a job is what it has named itself; before that, what the last job of the same user and type has named. A job
-can only influence where jobs of its own user are placed, and only among equal places.
+The data of a job is what it has named itself; before that, what the last job of the same user and type has named. What
+a job claims about its data decides only among equal places, and moves no other job away from its data (`near_data.py`).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from scheduler.core import facts as f
 from scheduler.core.messages import Exit, Shares
 from scheduler.core.state import SchedulerState
+from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import Move
 from scheduler.model.lease import Bundle, Holding, Lease, Phase, nodes_of
 
@@ -40,8 +41,11 @@ def surviving_facts(state: SchedulerState, now_s: float, fact: f.Fact) -> Sequen
             return (fact,) if fact.job in state.jobs else ()
         case f.DataNamed():
             return (fact,) if fact.job in state.jobs else ()
-        case f.NodeMoved() | f.NodeRemoved() | f.GpusBroken() | f.GpusWithheld() | f.DataCached():
+        case f.NodeMoved() | f.NodeRemoved() | f.GpusBroken() | f.GpusWithheld():
             return (fact,) if fact.node in state.nodes else ()
+        case f.DataCached():
+            node = state.nodes.get(fact.node)
+            return () if node is None or node.state is NodeState.LOST else (fact,)
         case f.JobSubmitted():
             return _fit_submission(state, fact)
         case f.AllocationAdopted():

@@ -7,9 +7,18 @@ from typing import Literal
 
 from scheduler.core.accounts.cached import CachedData
 from scheduler.core.facts import DataCached, DataNamed, JobsForgotten, NodeJoined
-from scheduler.core.messages import CacheChanged, Forget, JobCommand, NodeCommand, NodeHello, NodeSilent
+from scheduler.core.messages import (
+    CacheChanged,
+    Forget,
+    HeldLease,
+    JobCommand,
+    NodeCommand,
+    NodeHello,
+    NodeSilent,
+)
 from scheduler.core.state import SchedulerState
 from scheduler.journal.repair.surviving_facts import surviving_facts
+from scheduler.model.cluster import NodeState
 from tests.support.desk import Desk, exited, job, node
 
 DeskOf = Callable[..., Desk]
@@ -69,6 +78,45 @@ def test_the_cache_of_a_node_goes_with_the_node(desk_of: DeskOf) -> None:
         desk.settle()
 
 
+def test_a_silent_node_keeps_its_cache_until_it_is_back_or_lost(desk_of: DeskOf) -> None:
+    """Late reports of a silent node do not count; when it is back, it has to report what its cache holds by then."""
+    for end in ("back", "lost"):
+        desk = desk_of(node())
+        (lease,) = desk.run(job(user="ada", steps=1e9))
+        desk.tell(desk.now_s, CacheChanged(node="n1", cached=HELD, named={lease: {KEY: 2000.0}}))
+        desk.settle()
+        desk.tell(desk.now_s, NodeSilent(node="n1"))
+        desk.settle()
+        assert desk.core.state.nodes["n1"].state is NodeState.SILENT
+        desk.tell(desk.now_s, CacheChanged(node="n1", named={lease: {OTHER: 1.0}}))
+        assert [*desk.core.state.cached.jobs["1"]] == [KEY]
+        assert "n1" in desk.core.state.cached.nodes
+        if end == "back":
+            desk.tell(
+                desk.now_s,
+                NodeHello(spec=node(), held=(HeldLease(lease=lease, steps=0.0, ran_s=1.0),), has_cache=True),
+            )
+        else:
+            desk.until(desk.now_s + 2000.0)
+            assert desk.core.state.nodes["n1"].state is NodeState.LOST
+        assert "n1" not in desk.core.state.cached.nodes
+        desk.settle()
+
+
+def test_the_nodes_of_a_gang_may_name_different_data(desk_of: DeskOf) -> None:
+    """The data of the job is all of it, and reports of the same are no facts."""
+    desk = desk_of(node(gpus=1), node("n2", gpus=1))
+    (lease,) = desk.run(job(user="ada", gpus=2))
+    for name, key in (("n1", KEY), ("n2", OTHER)):
+        desk.tell(desk.now_s, CacheChanged(node=name, named={lease: {key: 1000.0}}))
+        assert key in desk.expect(DataNamed).data
+    before = desk.core.state.cached.jobs["1"]
+    assert sorted(before) == [KEY, OTHER]
+    for name, key in (("n1", KEY), ("n2", OTHER)):
+        desk.tell(desk.now_s, CacheChanged(node=name, named={lease: {key: 1000.0}}))
+    assert desk.core.state.cached.jobs["1"] == before
+
+
 def test_an_agent_that_links_again_keeps_its_cache(desk_of: DeskOf) -> None:
     """A new hello of a node with a cache changes nothing."""
     desk = desk_of(node())
@@ -115,7 +163,7 @@ def test_a_job_starts_where_its_data_is(desk_of: DeskOf) -> None:
 
 
 def test_a_snapshot_has_the_book(desk_of: DeskOf) -> None:
-    """Restored from a snapshot, the state has the same; a snapshot of an older release has none of it."""
+    """Restored from a snapshot, the state has the same."""
     desk = desk_of(node())
     (lease,) = desk.run(job(user="ada"))
     desk.tell(9, CacheChanged(node="n1", cached=HELD, named={lease: {KEY: 2.0, OTHER: 0.0}}))
@@ -130,3 +178,9 @@ def test_facts_about_what_was_lost_are_left_out() -> None:
     state = SchedulerState()
     assert surviving_facts(state, 0.0, DataNamed(job="1", data={KEY: 1.0})) == ()
     assert surviving_facts(state, 0.0, DataCached(node="n1", data=HELD)) == ()
+    desk = Desk(node(), node("n2"))
+    desk.tell(1, NodeSilent(node="n1"))
+    assert desk.core.state.nodes["n1"].state is NodeState.LOST
+    assert surviving_facts(desk.core.state, 0.0, DataCached(node="n1", data=HELD)) == ()
+    fact = DataCached(node="n2", data=HELD)
+    assert surviving_facts(desk.core.state, 0.0, fact) == (fact,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from worker_agent.node.cache_content import (
     Content,
     ContentReports,
     cached_in,
+    content_to,
     named_by,
     used_bytes,
 )
@@ -67,6 +69,33 @@ def test_nonsense_in_a_header_is_clamped(tmp_path: Path, at: int, content: bytes
         file.seek(at)
         file.write(content)
     assert used_bytes(path) == expected
+
+
+def test_a_file_made_longer_by_its_owner_holds_no_more(tmp_path: Path) -> None:
+    """Holes take no room, whatever the header says: so no job can report exabytes."""
+    path = arena_in(tmp_path)
+    size = 1 << 40
+    head = struct.pack("<8sQQ", b"GAVELAR1", size, 32)
+    with path.open("r+b") as file:
+        file.truncate(size)
+        file.write(head + struct.pack("<I", zlib.crc32(head)))
+        file.seek(64)
+        file.write(struct.pack("<Q", size))
+    assert 0 < used_bytes(path) < 1 << 17
+
+
+def test_files_of_other_names_are_left_out(tmp_path: Path) -> None:
+    """A job with the rights of the agent may write there; what is no data set is not sent."""
+    arena_in(tmp_path / "user-ada", KEY)
+    for folder, name in (
+        ("user-ada", os.fsdecode(b"\xff\xfe")),
+        ("user-ada", "x"),
+        (os.fsdecode(b"user-\xff"), KEY),
+    ):
+        arena_in(tmp_path / folder, name)
+    found = Content(cached_in(tmp_path))
+    assert [entry.key for entry in found.cached] == [KEY]
+    assert content_to(found).cached[0].used_bytes == 3
 
 
 def test_what_is_no_arena_is_empty(tmp_path: Path) -> None:

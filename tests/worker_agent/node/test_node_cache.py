@@ -187,6 +187,8 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
         {"name": "a", "key": "0" * 32, "bytes": "all"},
         {"name": "a", "key": "0" * 32, "bytes": True},
         {"name": "a", "key": "0" * 32, "bytes": -1},
+        # More than a message to the scheduler can hold.
+        {"name": "a", "key": "0" * 32, "bytes": 2**64},
     ],
 )
 def test_invalid_wishes_are_ignored(content: dict[str, object] | None) -> None:
