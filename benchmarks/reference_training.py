@@ -1,7 +1,8 @@
 """The reference answers of the training library: `python -m benchmarks.reference training FILE`.
 
 FILE is a JSON object whose `cases` each have an id, a part, inputs, what is expected, and a tolerance by field. Cases
-that only quote a published figure are anchors, and listed as such.
+that only quote a published figure are anchors, and listed as such, with the confidence in them. The name of a check
+says if its figure is secondary or recalled.
 """
 
 from __future__ import annotations
@@ -121,18 +122,27 @@ def check_part(cases: list[Values]) -> Iterator[Check | NotChecked]:
             yield from PARTS[case["part"]](case)
         elif case["tolerance"] == "anchor":
             figures = ", ".join(f"{name} {value}" for name, value in case["expected"].items())
-            yield NotChecked(case["id"], f"a published figure, to stand beside ours: {figures}")
+            yield NotChecked(
+                case["id"],
+                f"a published figure, to stand beside ours ({case.get('confidence', 'unknown')}): {figures}",
+            )
         elif prefix is None:
             yield NotChecked(case["id"], "nothing in this release answers it")
         else:
             answers, names = ANSWERS[prefix](case["inputs"]), NAMES.get(prefix, {})
             for field, expected in case["expected"].items():
                 yield from compare(
-                    f"{case['id']} {field}",
+                    f"{case['id']} {field}{doubt(case)}",
                     expected,
                     answers[names.get(field, field)],
                     tolerance(case["tolerance"], field),
                 )
+
+
+def doubt(case: Values) -> str:
+    """Return how little a case's figures are known by, in parentheses; empty if their source was read."""
+    confidence = case.get("confidence", "")
+    return f" ({confidence})" if confidence.startswith(("secondary", "recalled")) else ""
 
 
 def tolerance(tolerances: Any, field: str) -> float:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from typing import Any
 
 import pytest
 
 from benchmarks.reference_checks import Check, NotChecked
+from benchmarks.reference_cpu import best_cells
 from benchmarks.reference_training import check_part, topics
+from tests.support.public_data import public_data
 
 
 def case(case_id: str, inputs: dict[str, Any], expected: dict[str, Any], tolerance: Any = 0.0) -> dict:
@@ -156,19 +160,72 @@ TABLES = case(
 )
 
 
-def split(expected_best: float) -> dict[str, Any]:
-    """A server with one job that is the faster the more CPUs it has, beside seven that are not."""
-    models = ["many", *["few"] * 7]
-    return case("server-split-a", {"jobs": models}, {"fair_total": 8.0, "best_total": expected_best})
+MODELS = ["many", *["few"] * 7]
+
+
+def split(expected_best: float, memory_gb: float = 687.5) -> dict[str, Any]:
+    """A server with one job that is the faster the more CPUs and memory it has, beside seven that are not."""
+    inputs = {"jobs": MODELS, "cpus": 24, "memory_gb": memory_gb}
+    own = case("server-split-a", inputs, {"fair_total": 8.0, "best_total": expected_best})
+    return {**own, "part": "cpu"}
 
 
 def test_the_cpus_of_a_server_are_split() -> None:
-    """The columns do at least the work of the best split, and no job falls below its fair share."""
-    cases = [{**own, "part": "cpu"} for own in (TABLES, split(9.5), case("published-synergy", {}, {}))]
-    results = list(check_part(cases))
-    assert [type(result) for result in results] == [NotChecked, *[Check] * 5, NotChecked]
+    """The best split is the published one, the columns do at least its work, and no job falls below its fair share."""
+    tables, published = ({**own, "part": "cpu"} for own in (TABLES, case("published-synergy", {}, {})))
+    results = list(check_part([tables, split(9.5), published]))
+    assert [type(result) for result in results] == [NotChecked, *[Check] * 6, NotChecked]
     assert all(result.holds for result in results if isinstance(result, Check))
-    better = [{**own, "part": "cpu"} for own in (TABLES, split(9.6))]
-    assert [result.holds for result in check_part(better) if isinstance(result, Check)].count(False) == 1
-    (alone,) = check_part([{**split(9.5), "part": "cpu"}])
+    (alone,) = check_part([split(9.5)])
     assert isinstance(alone, NotChecked)
+
+
+@pytest.mark.parametrize(("best", "memory_gb"), [(9.6, 687.5), (9.4, 687.5), (9.5, 687.4), (8.1, 500.0)])
+def test_a_best_split_that_is_none_is_noticed(best: float, memory_gb: float) -> None:
+    """An optimum that is too great or too small falls short, and so does one that takes more memory than there is."""
+    results = check_part([{**TABLES, "part": "cpu"}, split(best, memory_gb)])
+    fallen = [result.case for result in results if isinstance(result, Check) and not result.holds]
+    assert "server-split-a best_total" in fallen
+
+
+def test_the_best_cells_are_those_of_all_splits() -> None:
+    """Trying every combination of cells gives the same total, for whatever CPUs and memory there are."""
+    tables = TABLES["expected"]
+    rates = {"a": [[0.5, 0.7], [1.0, 1.3], [1.4, 2.2]], "b": [[1.0, 1.0], [1.0, 1.0], [1.6, 1.9]]}
+    sizes = list(itertools.product(tables["cpus"], tables["memory_gb"]))
+    for cpus, memory_gb in [(9, 187.5), (13, 375.0), (15, 500.0), (27, 750.0)]:
+        totals = []
+        for cells in itertools.product(range(6), repeat=3):
+            own = [[rate for row in rates[model] for rate in row] for model in "aab"]
+            picked = [row[cell] for row, cell in zip(own, cells, strict=True)]
+            used = [sum(parts) for parts in zip(*(sizes[cell] for cell in cells), strict=True)]
+            if min(picked) >= 1.0 and used[0] <= cpus and used[1] <= memory_gb:
+                totals.append(sum(picked))
+        best = best_cells("aab", {**tables, "rate": rates}, cpus, memory_gb)
+        assert best == pytest.approx(max(totals), abs=1e-12)
+
+
+def test_the_published_optima_of_servers_are_met_exactly() -> None:
+    """The totals of Synergy's tables are found to the last digit."""
+    document = json.loads(public_data("reference/training.json").read_text(encoding="utf-8"))
+    cases = [own for own in document["cases"] if own["part"] == "cpu"]
+    optima = {
+        result.case: (result.expected, round(result.answer, 9))
+        for result in check_part(cases)
+        if isinstance(result, Check) and result.case.endswith(" best_total")
+    }
+    assert len(optima) >= 3
+    assert all(expected == answer for expected, answer in optima.values()), optima
+
+
+@pytest.mark.parametrize(
+    ("confidence", "says"), [("secondary", True), ("recalled, unverified", True), ("primary (code)", False)]
+)
+def test_figures_whose_source_was_not_read_are_marked(confidence: str, says: bool) -> None:
+    """A check of such a figure has the confidence in its name; an anchor always has it, beside its figures."""
+    checked = {**CASES[3], "confidence": confidence}
+    names = [row.case for row in check_part([checked])]
+    assert [name.endswith(f" ({confidence})") for name in names] == [says] * 2
+    (anchor,) = check_part([{**case("published-1", {}, {"speed": 2.0}, "anchor"), "confidence": confidence}])
+    assert isinstance(anchor, NotChecked)
+    assert anchor.reason == f"a published figure, to stand beside ours ({confidence}): speed 2.0"

@@ -117,13 +117,22 @@ class SkewScout:
         self._bytes_before = local.bytes_sent
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the notes, which are the same on all ranks."""
-        return {"looks": self.looks, "notes": {step: tuple(note) for step, note in self.notes.items()}}
+        """Return what a checkpoint of this rank keeps, beside the state of `local`."""
+        return {
+            "looks": self.looks,
+            "notes": {step: tuple(note) for step, note in self.notes.items()},
+            "best": dict(self._best),
+            # Those since the last look, which differ between ranks.
+            "sent_bytes": self.local.bytes_sent - self._bytes_before,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Go on from a checkpoint of this rank."""
         self.looks = int(state["looks"])
         self.notes = {step: Note(*note) for step, note in state["notes"].items()}
+        # States of earlier releases have neither scores nor bytes.
+        self._best = dict(state.get("best", {}))
+        self._bytes_before = self.local.bytes_sent - int(state.get("sent_bytes", 0))
 
     def _look(self) -> None:
         """Look at the accuracy, if it is time."""
