@@ -12,6 +12,7 @@ import time
 from gavel.training.environment import ranks_of
 from gavel.training.gate import Gate
 from gavel.training.interval import Tuner
+from gavel.training.progress import Progress
 from gavel.training.session import Session
 
 log = logging.getLogger("gavel.training")
@@ -66,18 +67,24 @@ class AutoSave:
         if lease is not None:
             self.tuner.mtbf_s = lease.mtbf_s
         self.tuner.durable(now_s, stall_s)
-        times, interval = self.tuner.times, self.tuner.interval
-        if self._session is not None and times is not None and interval is not None:
-            self._session.progress.measure(
-                step_s=times.step_s,
-                stall_s=times.stall_s,
-                durable_s=times.durable_s,
-                final_save_s=times.durable_s,
-                interval=interval,
-                overhead=self.tuner.overhead,
-                loss_s=interval * times.step_s + times.durable_s,
-            )
+        if self._session is not None:
+            report_cost(self.tuner, self._session.progress)
 
-    def failed(self) -> bool:
-        """Lengthen the interval after a failure. Return whether the checkpoint before had not failed."""
-        return self.tuner.failed()
+    def failed(self) -> None:
+        """Lengthen the interval after a failure."""
+        self.tuner.failed()
+
+
+def report_cost(tuner: Tuner, progress: Progress) -> None:
+    """Report the interval of a tuner and what it costs, once a checkpoint has been measured."""
+    times, interval = tuner.times, tuner.interval
+    if times is not None and interval is not None:
+        progress.measure(
+            step_s=times.step_s,
+            stall_s=times.stall_s,
+            durable_s=times.durable_s,
+            final_save_s=times.durable_s,
+            interval=interval,
+            overhead=tuner.overhead,
+            loss_s=interval * times.step_s + times.durable_s,
+        )

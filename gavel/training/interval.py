@@ -201,10 +201,11 @@ class Tuner:
         """Record that the loop pauses for a checkpoint."""
         self._save_began_s = now_s
         recent = list(self._idle)[-max(self._idle_count, STEPS_MIN) :]
-        if recent or self.times is None:
-            self._baseline_s = max(statistics.median(recent or [0.0]), 1e-9)
+        if recent:
+            self._baseline_s = max(statistics.median(recent), 1e-9)
         else:
-            self._baseline_s = self.times.step_s
+            # 0 means unknown.
+            self._baseline_s = 0.0 if self.times is None else self.times.step_s
 
     def save_ends(self, step: int, now_s: float) -> None:
         """Record that the loop continues. Until `durable` or `failed`, the checkpoint slows its steps."""
@@ -212,12 +213,10 @@ class Tuner:
         self._saved_at, self._step_began_s = step, now_s
         self._in_flight, self._profiling, self._idle_count = True, False, 0
 
-    def failed(self) -> bool:
-        """Double the interval until a checkpoint succeeds. Return whether the one before had not failed."""
-        was_good, self._backoff = self._backoff == 1, min(2 * self._backoff, BACKOFF_MAX)
-        self._in_flight = False
+    def failed(self) -> None:
+        """Double the interval until a checkpoint succeeds."""
+        self._in_flight, self._backoff = False, min(2 * self._backoff, BACKOFF_MAX)
         self._set_due()
-        return was_good
 
     def durable(self, now_s: float, stall_s: float = 0.0) -> None:
         """Record that the checkpoint is on disk since `now_s`, and set the interval.
@@ -226,6 +225,10 @@ class Tuner:
         """
         self._in_flight, self._backoff = False, 1
         self.own_stall_s = self._pause_s + max(0.0, self._excess_s)
+        if self._baseline_s <= 0.0:
+            # A checkpoint before the first measured step, such as one of the initial state, gives no interval.
+            self._set_due()
+            return
         sample = _Times(self._baseline_s, max(self.own_stall_s, stall_s), now_s - self._save_began_s)
         self._count += 1
         # The first checkpoint of a process allocates memory and makes directories: it is slower than all others, and

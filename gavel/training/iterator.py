@@ -112,9 +112,10 @@ class LeasedIterator(Generic[Batch]):
             self._session.progress.waits_for(loader)
             self._session.begin(saved, total, every_steps, every_s)
         self._saver.begin(saved)
-        if tuner is not None and not is_background(checkpoint):
-            log.info(
-                "gavel: the loop waits for its checkpoints; TorchCheckpoint(..., background=True) does not"
+        if tuner is not None and not is_background(checkpoint) and ranks_of()[0] == 0:
+            log.warning(
+                "gavel: the loop waits while its checkpoints are written; with TorchCheckpoint(..., background=True) "
+                "it waits only for a copy of the state"
             )
 
     # --------------------------------------------------------------------------------------- for the script

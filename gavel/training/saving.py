@@ -5,7 +5,8 @@ copy only, and a thread (`persist.py`) writes it. Any other checkpoint is writte
 
 - A step counts as saved (`saved`) when it is on disk, never earlier.
 - One checkpoint is in progress at a time. One that falls due meanwhile is put off until it is on disk. Several ranks
-  could not put it off alike, so each of them waits for its own part instead.
+  could not put it off alike, so each of them waits for its own part instead. With `every="auto"` none has to: rank 0
+  asks for the next checkpoint only when the last one is on disk.
 - An error of the thread is raised, or logged, at the loop's next step.
 - The last checkpoint of a lease waits for the one in progress, then is written while the loop waits. If it cannot be on
   disk before `kill_s`, it is not begun, and the job resumes from the one before.
@@ -53,6 +54,8 @@ class Saver:
         self._persist: Persist | None = None
         # Whether a checkpoint fell due while another one was in progress.
         self._put_off = False
+        # Whether the last checkpoint failed, so that another failure is no news.
+        self._failing = False
         # When the last checkpoint began, and how long it took until it was on disk.
         self._began_s = self._durable_s = 0.0
 
@@ -104,6 +107,8 @@ class Saver:
         try:
             self._save(step, time.monotonic(), background=False)
         except IncompleteCheckpoint as fault:
+            # What this lease loses is logged even if the checkpoints before have failed.
+            self._failing = False
             self._log_failure(step, fault)
         return True
 
@@ -177,7 +182,7 @@ class Saver:
             raise persist.fault
 
     def _succeeded(self, now_s: float) -> None:
-        self._durable_s = now_s - self._began_s
+        self._durable_s, self._failing = now_s - self._began_s, False
         if self._session is not None:
             self._session.progress.measure(bytes=getattr(self._checkpoint, "size_bytes", None))
             if self._background:
@@ -189,11 +194,14 @@ class Saver:
             self._auto.durable(now_s, stall_s=stall_s)
 
     def _log_failure(self, step: int, fault: BaseException) -> None:
-        """Log that a checkpoint failed. A tuner lengthens the interval then, and further failures are not logged."""
-        if self._auto is None or self._auto.failed():
+        """Log that a checkpoint failed, once until one succeeds. A tuner lengthens the interval each time."""
+        if self._auto is not None:
+            self._auto.failed()
+        if not self._failing:
             log.warning(
                 "gavel: no checkpoint of step %d (the last one is of step %d): %s", step, self.saved, fault
             )
+        self._failing = True
 
 
 def is_background(checkpoint: Any) -> bool:

@@ -23,11 +23,17 @@ class Loop:
         tuner.begin(0, self.now_s)
 
     def run(self, steps: int, *, pauses: dict[int, float] | None = None) -> None:
-        """Do so many steps; `pauses` has the seconds for which the process is suspended in a step."""
+        """Do so many steps; `pauses` has the seconds for which the process is suspended in a step.
+
+        The thread that writes a checkpoint is suspended with it.
+        """
         for _ in range(steps):
             self.step += 1
             slow = self.slower if self.done_s is not None else 1.0
-            self.now_s += self.step_s * slow + (pauses or {}).get(self.step, 0.0)
+            suspended_s = (pauses or {}).get(self.step, 0.0)
+            self.now_s += self.step_s * slow + suspended_s
+            if self.done_s is not None:
+                self.done_s += suspended_s
             if self.costs_s:
                 self.costs_s[-1] += self.step_s * (slow - 1.0)
             due = self.tuner.step_done(self.step, self.now_s)

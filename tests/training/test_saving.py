@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import math
 import os
 import subprocess
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from gavel.training import IncompleteCheckpoint, LeasedIterator, StaleAttempt
-from gavel.training.interval import SKIPPED_STEPS, Tuner
+from gavel.training.persist import Persist
 from tests.support.wording import Wording
 from tests.training.leases import ROOT, RunDirectory, eventually, under_a_lease
 from tests.training.test_iterator import Notes
@@ -138,6 +137,33 @@ def test_a_checkpoint_that_falls_due_meanwhile_is_put_off() -> None:
     assert copying.saved == [2, 7, 8, 10, 12]
 
 
+@pytest.mark.parametrize(("rank", "slow"), [("0", False), ("1", True)])
+def test_of_several_ranks_one_with_a_slow_disk_waits(
+    monkeypatch: pytest.MonkeyPatch, rank: str, slow: bool
+) -> None:
+    """Ranks cannot put a checkpoint off alike: both save at the same steps, and the slow one waits for its part."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", rank)
+    copying, waited_for = Copying(), []
+    wait = Persist.wait
+
+    def write_and_wait(self: Persist, spare_s: float = 0.0) -> bool:
+        waited_for.append(self.step)
+        copying.disk.set()
+        return wait(self, spare_s)
+
+    monkeypatch.setattr(Persist, "wait", write_and_wait)
+    steps = LeasedIterator(range(10), checkpoint=copying, steps=10, every_steps=2)
+    for _ in steps:
+        if steps.step == 1 and slow:
+            copying.disk.clear()
+        if copying.disk.is_set():
+            persisted(steps)
+    assert copying.snapshots == [2, 4, 6, 8]
+    assert copying.saved == [2, 4, 6, 8, 10]
+    assert waited_for == ([2] if slow else [])
+
+
 def test_the_last_checkpoint_waits_for_the_one_in_progress(run: RunDirectory) -> None:
     """Both are on disk when the loop has ended; the last one is written by the loop itself."""
     copying = Copying()
@@ -195,6 +221,31 @@ def test_a_checkpoint_that_cannot_be_written_is_logged(
             copying.write_fault = None
     assert copying.saved == [6]
     assert [message for message in caplog.messages if "no checkpoint of step 2" in message]
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_failures_are_logged_once_until_a_checkpoint_succeeds(
+    background: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The interval of the user stays as it is. What the last checkpoint of a lease loses is always logged."""
+    tried: list[int] = []
+
+    class Failing(Copying):
+        def save(self, step: int) -> None:
+            tried.append(step)
+            if step != 8:
+                raise IncompleteCheckpoint("rank 1")
+
+        def snapshot(self, step: int) -> Callable[[], None]:
+            return lambda: self.save(step)
+
+    failing = Failing()
+    failing.background = background
+    drain(LeasedIterator(range(13), checkpoint=failing, steps=13, every_steps=2))
+    assert tried == [2, 4, 6, 8, 10, 12, 13]
+    assert [message.split(" (")[0] for message in caplog.messages] == [
+        f"gavel: no checkpoint of step {step}" for step in (2, 10, 13)
+    ]
 
 
 def test_no_memory_for_a_copy_means_that_the_loop_waits(caplog: pytest.LogCaptureFixture) -> None:
@@ -257,48 +308,7 @@ def test_a_script_that_fails_still_writes_its_copy(kind: str) -> None:
     assert process.stdout.split("\n")[:-1] == (["child ends"] if kind == "fork" else []) + ["written 2"]
 
 
-# --------------------------------------------------------------------------------------------- every="auto"
-
-
-def test_auto_saves_after_the_profile_and_keeps_the_interval(run: RunDirectory) -> None:
-    """The loop saves without any number of the user, and reports what that costs."""
-    copying = Copying()
-    steps = LeasedIterator(range(400), checkpoint=copying, steps=400, every="auto", overhead=0.5)
-    for _ in steps:
-        pass
-    assert copying.snapshots[0] == SKIPPED_STEPS + 100
-    assert copying.saved[-1] == 400
-    measured = run.progress()["measured"]
-    assert {"step_s", "stall_s", "durable_s", "interval", "overhead"} <= measured.keys()
-
-
-def test_auto_works_with_a_checkpoint_that_stops_the_loop(caplog: pytest.LogCaptureFixture) -> None:
-    """Then the whole save is the pause, and the log says once that the loop waits."""
-    notes = Notes()
-    with caplog.at_level(logging.INFO, "gavel.training"):
-        steps = LeasedIterator(range(300), checkpoint=notes, steps=300, every="auto", overhead=0.5)
-        for _ in steps:
-            pass
-    assert len([message for message in caplog.messages if "waits for its checkpoints" in message]) == 1
-    assert notes.saved[0] == SKIPPED_STEPS + 100
-    assert notes.saved[-1] == 300
-
-
-@pytest.mark.parametrize(
-    ("code", "why"), [(errno.ENOSPC, "disk full"), (errno.EROFS, "read-only file system")]
-)
-def test_auto_logs_a_disk_that_refuses_once(caplog: pytest.LogCaptureFixture, code: int, why: str) -> None:
-    """The interval doubles until a checkpoint succeeds, and only the first failure is logged."""
-    copying = Copying()
-    copying.write_fault = OSError(code, why)
-    steps = LeasedIterator(range(2000), checkpoint=copying, steps=2000, every="auto")
-    with caplog.at_level(logging.WARNING, "gavel.training"):
-        for _ in steps:
-            persisted(steps)
-            if steps.step == 1999:
-                copying.write_fault = None
-    assert len(copying.snapshots) > 2
-    assert len([message for message in caplog.messages if why in message]) == 1
+# ----------------------------------------------------------------------------------------- wrong words
 
 
 @pytest.mark.parametrize(
@@ -320,19 +330,3 @@ def test_wrong_words_are_refused(words: dict[str, Any], value: str, wording: Wor
     with pytest.raises(ValueError, match=value) as refused:
         LeasedIterator("abc", checkpoint=Notes(), **words)
     wording(refused.value)
-
-
-def test_the_tuned_interval_is_in_the_checkpoint() -> None:
-    """A checkpoint that keeps parts keeps the tuner, too."""
-
-    class Keeping(Notes):
-        def __init__(self) -> None:
-            super().__init__()
-            self.parts: dict[str, Any] = {}
-
-        def attach(self, name: str, part: Any, *, of_rank: bool) -> None:
-            self.parts[f"{name}{' of rank' if of_rank else ''}"] = part
-
-    keeping = Keeping()
-    LeasedIterator("abc", checkpoint=keeping, every="auto")
-    assert isinstance(keeping.parts["interval"], Tuner)
