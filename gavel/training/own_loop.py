@@ -11,8 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gavel.training import session
+from gavel.training import pacing, session
+from gavel.training.auto import report_cost
+from gavel.training.environment import run_of
 from gavel.training.interval import LOSE_AT_MOST_S, OVERHEAD, Tuner, check_words
+from gavel.training.lease import Lease, LeaseFile
 
 
 def time_left_s() -> float:
@@ -57,6 +60,7 @@ class Interval:
                 with interval.saving():
                     save(step)
 
+    Under Gavel checkpoints are rarer where GPUs seldom fail, and a script that calls `report` reports what they cost.
     Several ranks need not agree on the time: let rank 0 ask, and broadcast the answer. `state_dict` and
     `load_state_dict` keep the interval in a checkpoint.
     """
@@ -90,18 +94,30 @@ class Interval:
         """Enclose the writing of a checkpoint. If that raises, the next checkpoint is due after twice the time."""
         if self._step is None:
             self._step = 0
+        own_session = _started_session()
         self._tuner.save_begins(self._clock())
         good = False
         try:
-            yield
+            with contextlib.nullcontext() if own_session is None else own_session.saving():
+                yield
             good = True
         finally:
             now_s = self._clock()
             self._tuner.save_ends(self._step, now_s)
             if good:
-                self._tuner.durable(now_s)
+                self._durable(now_s)
             else:
                 self._tuner.failed()
+            pacing.start_over()
+
+    def _durable(self, now_s: float) -> None:
+        """Set the interval after a checkpoint, for the failures that the lease expects, and report it."""
+        own_session, lease = _started_session(), _lease()
+        if lease is not None:
+            self._tuner.mtbf_s = lease.mtbf_s
+        self._tuner.durable(now_s)
+        if own_session is not None:
+            report_cost(self._tuner, own_session.progress)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the interval as plain data."""
@@ -110,3 +126,17 @@ class Interval:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begin with the interval of an earlier process, if it ran on the same type and number of GPUs."""
         self._tuner.load_state_dict(state)
+
+
+# `Interval` alone starts no session: that would take SIGTERM from a script which does not ask for its time.
+
+
+def _started_session() -> session.Session | None:
+    """Return the session, if another call of the script has started it."""
+    return session._session
+
+
+def _lease() -> Lease | None:
+    """Return the lease of this process as it is now, without a session; None outside Gavel."""
+    run = run_of()
+    return None if run is None else LeaseFile(run.run_dir / "lease.json").read()
