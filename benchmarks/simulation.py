@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -233,6 +233,11 @@ def print_round() -> None:
 
     inputs_s, inputs = timed(inputs_with_new_shares)
     planned_s, planned = timed(lambda: plan_round(inputs))
+    empty = replace(inputs, held={})
+    empty_s, _ = timed(lambda: plan_round(empty))
+    # Each node has more of the data than the one before it, so every job would rather be elsewhere.
+    sizes = {view.name: float(number) for number, view in enumerate(inputs.nodes)}
+    near_data_s, _ = timed(lambda: plan_round(replace(empty, cached_bytes=dict.fromkeys(inputs.jobs, sizes))))
     leases_s, _ = timed(lambda: diff(inputs.held, planned))
     whole_s, _ = timed(lambda: core.handle(at_s, Woke(what="plan")), 1)
     facts_s = max(whole_s - inputs_s - planned_s - leases_s, 0.0)
@@ -247,6 +252,8 @@ def print_round() -> None:
         ("plan", planned_s),
         ("leases: what changes", leases_s),
         ("facts, applied; effects (once)", facts_s),
+        ("not in all: plan of idle GPUs", empty_s),
+        ("the same, data on all nodes", near_data_s),
     ):
         print(f"  {title:<34}{seconds * 1e3:>9.1f} ms")
     print(

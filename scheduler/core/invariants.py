@@ -253,9 +253,9 @@ def cached_data_is_of_known_nodes(state: SchedulerState) -> Iterator[str]:
             yield f"node {node} has {len(held)} data sets in its cache"
     for name in book.jobs.keys() - state.jobs.keys():
         yield f"job {name} has named data, and does not exist"
-    for whose, data in (*book.jobs.items(), *book.pools.items()):
+    for owner, data in (*book.jobs.items(), *book.pools.items()):
         if not 0 < len(data) <= OF_A_JOB_MAX:
-            yield f"{whose} has named {len(data)} data sets"
+            yield f"{owner} has named {len(data)} data sets"
 
 
 Rule = Callable[[SchedulerState], Iterator[str]]

@@ -1,1 +1,1 @@
-"""One round, as pure functions: rank, select, place, and an independent check of the plan."""
+"""One round, as pure functions: rank, select, place, move to data, and an independent check of the plan."""

@@ -1,6 +1,6 @@
 """The inputs of one round and its plan: plain data, without state or clock.
 
-RoundInputs → rank → select → place → RoundPlan       check_plan audits the plan independently
+RoundInputs → rank → select → place → near_data → RoundPlan       check_plan audits the plan independently
 """
 
 from __future__ import annotations

@@ -33,6 +33,8 @@ class Part:
 
     bundle: Bundle
     demand: Demand | None
+    # For each job of the column that has data anywhere: how much each node has. Jobs with the same data share a table.
+    tables: tuple[Mapping[int, float], ...]
     node: int
     gpus: tuple[GpuId, ...]
 
@@ -64,20 +66,23 @@ class _Moves:
         self._free = FreeGpus(board.sites[kind], layout.busy)
         # Sets of nodes to which jobs are confined: what counts as equal must be in the same sets.
         self._confines = {need.nodes for need in board.inputs.needs.values() if need.nodes is not None}
+        # The nodes that can take a newcomer: they have one, or idle GPUs. No move changes which ones these are.
+        taken = {self._free.node_of(gpu) for bundle in newcomers for gpu in layout.placements[bundle]}
+        self._open = {
+            node.name: number
+            for number, node in enumerate(self._free.nodes)
+            if self._free.free[number] or number in taken
+        }
+        # By the identity of what the inputs have for a job: the same, by the numbers of these nodes.
+        self._tables: dict[int, Mapping[int, float]] = {}
+        # By the identities of the tables of a column: see `_ranked`.
+        self._rankings: dict[tuple[int, ...], list[tuple[float, int]]] = {}
         self._parts_of: dict[Bundle, list[Part]] = {}
         self._on_node: dict[int, list[Part]] = {}
         for bundle in newcomers:
             self._parts_of[bundle] = [*self._split(bundle)]
             for part in self._parts_of[bundle]:
                 self._on_node.setdefault(part.node, []).append(part)
-        # The nodes that can take a part: they have idle GPUs or newcomers. No move changes which ones these are.
-        self._open = {
-            node.name: number
-            for number, node in enumerate(self._free.nodes)
-            if self._free.free[number] or number in self._on_node
-        }
-        # By the tables of a column's jobs, which equal jobs share: see `_ranked`.
-        self._rankings: dict[tuple[int, ...], list[tuple[float, int]]] = {}
 
     def _split(self, bundle: Bundle) -> Iterator[Part]:
         """Yield the parts of a column that may move. A gang on several nodes that needs more than GPUs does not."""
@@ -86,8 +91,9 @@ class _Moves:
             by_node.setdefault(self._free.node_of(gpu), []).append(gpu)
         demand = self._board.demand(self._board.inputs.candidates.columns.row_of[bundle])
         if demand is None or len(by_node) == 1:
+            tables = self._tables_of(bundle)
             for node, gpus in by_node.items():
-                yield Part(bundle, demand, node, tuple(gpus))
+                yield Part(bundle, demand, tables, node, tuple(gpus))
 
     def make(self, with_data: Sequence[Bundle]) -> None:
         """Make all moves of these columns, the first ones before others."""
@@ -97,34 +103,29 @@ class _Moves:
                     if self._may_go(part, node) and (self._go(part, node) or self._exchange(part, node)):
                         break
 
+    def _tables_of(self, bundle: Bundle) -> tuple[Mapping[int, float], ...]:
+        cached_bytes = self._board.inputs.cached_bytes
+        by_name = [cached_bytes[job] for job in bundle.jobs if job in cached_bytes]
+        for table in by_name:
+            if id(table) not in self._tables:
+                at = {self._open[name]: size for name, size in table.items() if name in self._open}
+                self._tables[id(table)] = at
+        return tuple([self._tables[id(table)] for table in by_name])
+
     def _better_nodes(self, part: Part) -> Iterator[int]:
         """Yield the nodes with more of the data of a part's column than its own node, those with most first."""
-        here = self._bytes_at(part.bundle, part.node)
-        for size, node in self._ranked(part.bundle):
+        here = _bytes_at(part, part.node)
+        for size, node in self._ranked(part):
             if size <= here:
                 return
             yield node
 
-    def _tables(self, bundle: Bundle) -> list[Mapping[str, float]]:
-        """Return, for each job of a column that has data anywhere, how much each node has."""
-        cached_bytes = self._board.inputs.cached_bytes
-        return [cached_bytes[job] for job in bundle.jobs if job in cached_bytes]
-
-    def _bytes_at(self, bundle: Bundle, node: int) -> float:
-        """Return how much of a column's data a node has."""
-        name = self._free.nodes[node].name
-        return sum(table.get(name, 0.0) for table in self._tables(bundle))
-
-    def _ranked(self, bundle: Bundle) -> list[tuple[float, int]]:
-        """Return the nodes that have data of a column and can take a part, by their bytes of it, the most first."""
-        tables = self._tables(bundle)
-        key = tuple([id(table) for table in tables])
+    def _ranked(self, part: Part) -> list[tuple[float, int]]:
+        """Return the nodes that have data of a part's column and can take it, by their bytes of it, the most first."""
+        key = tuple([id(table) for table in part.tables])
         if key not in self._rankings:
-            total: dict[str, float] = {}
-            for table in tables:
-                for name, size in table.items():
-                    total[name] = total.get(name, 0.0) + size
-            ranked = [(size, self._open[name]) for name, size in total.items() if name in self._open]
+            nodes = {node for table in part.tables for node in table}
+            ranked = [(_bytes_at(part, node), node) for node in nodes]
             self._rankings[key] = sorted(ranked, key=lambda entry: (-entry[0], entry[1]))
         return self._rankings[key]
 
@@ -164,19 +165,14 @@ class _Moves:
         others = [other for other in self._on_node[part.node] if other is not part]
         return sorted(
             [other for other in others if self._may_go(other, node)],
-            key=lambda other: -self._gain(other, node),
+            key=lambda other: _bytes_at(other, other.node) - _bytes_at(other, node),
         )
 
     def _may_go(self, part: Part, node: int) -> bool:
         """Whether the column of a part has no other part on this node, and each of its jobs as much data there."""
-        before, after = self._free.nodes[part.node].name, self._free.nodes[node].name
-        return all(other.node != node for other in self._parts_of[part.bundle]) and all(
-            table.get(after, 0.0) >= table.get(before, 0.0) for table in self._tables(part.bundle)
+        return all(table.get(node, 0.0) >= table.get(part.node, 0.0) for table in part.tables) and all(
+            other.node != node for other in self._parts_of[part.bundle]
         )
-
-    def _gain(self, part: Part, node: int) -> float:
-        """Return how much more of its column's data a part has at another node than at its own."""
-        return self._bytes_at(part.bundle, node) - self._bytes_at(part.bundle, part.node)
 
     def _are_equal(self, group: Sequence[Part], before: int, after: int) -> bool:
         """Whether two nodes are alike, and have the same left, apart from what these parts use of the first one."""
@@ -202,13 +198,15 @@ class _Moves:
         equal = [
             other
             for other in self._on_node.get(node, ())
-            if (len(other.gpus), other.demand) == (len(part.gpus), part.demand)
-            and self._left_first(other.gpus) == self._left_first(part.gpus)
+            # Of two columns with the same data one would lose what the other one gains.
+            if other.tables != part.tables
+            and (len(other.gpus), other.demand) == (len(part.gpus), part.demand)
             and self._may_go(other, part.node)
+            and self._left_first(other.gpus) == self._left_first(part.gpus)
         ]
         if not equal:
             return False
-        gains = [self._gain(other, part.node) for other in equal]
+        gains = [_bytes_at(other, part.node) - _bytes_at(other, node) for other in equal]
         other = equal[gains.index(max(gains))]
         first, second = (part.node, part.gpus), (other.node, other.gpus)
         self._put(part, *second)
@@ -227,3 +225,8 @@ class _Moves:
         self._on_node[part.node].remove(part)
         self._on_node.setdefault(node, []).append(part)
         part.node, part.gpus = node, gpus
+
+
+def _bytes_at(part: Part, node: int) -> float:
+    """Return how much of the data of a part's column a node has."""
+    return sum(table.get(node, 0.0) for table in part.tables)

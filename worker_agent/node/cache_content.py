@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import msgspec
 
 from protos.gavel.v1 import agents_pb2 as pb
-from worker_agent.node.node_cache import KEY
+from worker_agent.node.node_cache import BLOCK_BYTES, KEY
 
 # How often the content is looked at, and at most sent.
 CONTENT_S = 10.0
@@ -33,8 +33,6 @@ _HEADER = struct.Struct("<8sQQI")
 _END, _END_AT = struct.Struct("<Q"), 64
 _INDEX_AT, _SLOT_BYTES = 4096, 32
 _USER_PREFIX = "user-"
-# The unit of `st_blocks`.
-_BLOCK_BYTES = 512
 
 
 class Cached(msgspec.Struct, frozen=True, order=True):
@@ -70,7 +68,7 @@ def used_bytes(path: Path) -> int:
         return 0
     end: int = _END.unpack_from(head, _END_AT)[0]
     # The agent allocates files as a whole. A file that its owner has made longer has holes.
-    allocated = status.st_blocks * _BLOCK_BYTES
+    allocated = status.st_blocks * BLOCK_BYTES
     return max(0, min(end, size, allocated) - _INDEX_AT - slots * _SLOT_BYTES)
 
 

@@ -38,6 +38,8 @@ FILE_BYTES_MIN = 1 << 20
 # The part of a file system's free space that one file may take: other programs use shared memory, too.
 FREE_PART = 0.9
 KEY = re.compile(r"[0-9a-f]{32}")
+# The unit of `st_blocks`.
+BLOCK_BYTES = 512
 # No data set is larger.
 _SIZE_MAX = 1 << 60
 _SUFFIX = ".arena"
@@ -177,7 +179,8 @@ class NodeCache:
         for path in self.root.glob(f"*/*{_SUFFIX}"):
             with contextlib.suppress(FileNotFoundError):
                 status = path.stat()
-                sizes[status.st_ino] = status.st_size
+                # What the agent has allocated. The owner of a file could make it longer, with holes.
+                sizes[status.st_ino] = min(status.st_size, status.st_blocks * BLOCK_BYTES)
         disk = os.statvfs(self.root)
         available = int(disk.f_bavail * disk.f_frsize * FREE_PART)
         return min(self.size_max - sum(sizes.values()), available)

@@ -93,9 +93,9 @@ def test_files_of_other_names_are_left_out(tmp_path: Path) -> None:
         (os.fsdecode(b"user-\xff"), KEY),
     ):
         arena_in(tmp_path / folder, name)
-    found = Content(cached_in(tmp_path))
-    assert [entry.key for entry in found.cached] == [KEY]
-    assert content_to(found).cached[0].used_bytes == 3
+    content = Content(cached_in(tmp_path))
+    assert [entry.key for entry in content.cached] == [KEY]
+    assert content_to(content).cached[0].used_bytes == 3
 
 
 def test_what_is_no_arena_is_empty(tmp_path: Path) -> None:

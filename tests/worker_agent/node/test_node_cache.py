@@ -51,6 +51,16 @@ def test_a_data_set_gets_what_it_asks_for_and_the_next_one_the_rest(tmp_path: Pa
     assert path.read_bytes() == bytes(3 * MB)
 
 
+def test_a_file_made_longer_by_its_owner_takes_no_room_of_others(tmp_path: Path) -> None:
+    """Holes are no memory."""
+    cache = cache_in(tmp_path)
+    cache.serve([data_set(1, 3 * MB)], 0.0)
+    os.truncate(cache.directory(ADA) / f"{1:032x}.arena", 1 << 40)
+    cache.serve([data_set(1, 3 * MB), data_set(2)], 1.0)
+    # A file may take a block more than its length.
+    assert 6.9 * MB < files(cache)["ada/2"] <= 7 * MB
+
+
 def test_a_file_stays_while_a_run_names_it_and_10_minutes_longer(tmp_path: Path) -> None:
     """Then it is removed, and a data set that waited for room gets it. Its content is never touched before."""
     cache = cache_in(tmp_path)
