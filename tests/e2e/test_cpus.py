@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,22 +12,24 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import Cluster, eventually
+from worker_agent.core.messages import Launch, Order
 from worker_agent.node import host
 from worker_agent.runs.containment import find_containment
 from worker_agent.runs.cpu_groups import find_cpu_groups
-from worker_agent.shim.control_groups import V1
+from worker_agent.runs.cpu_shares import loader_workers
+from worker_agent.shim.control_groups import V1_CPU
 
 CONTAINMENT = find_containment()
-HAS_WEIGHTS = bool(find_cpu_groups(V1, CONTAINMENT.home, cpus=2.0, gpus=2).home)
+HAS_WEIGHTS = find_cpu_groups(CONTAINMENT.kind, CONTAINMENT.home, cpus=2.0, gpus=2).kind == V1_CPU
 CPUS = host.cpus()
+# At least as many as CPUs, of which a quota may leave a fraction: the fair share of each is one loader worker.
+GPUS = max(2, math.ceil(CPUS))
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """One node with as many GPUs as CPUs, and leases that outlive the test."""
-    with Cluster(
-        tmp_path / "cluster", {"n1": f"v100={max(2, int(CPUS))}"}, ("scheduler.round_s=600",)
-    ) as cluster:
+    with Cluster(tmp_path / "cluster", {"n1": f"v100={GPUS}"}, ("scheduler.round_s=600",)) as cluster:
         yield cluster
 
 
@@ -36,7 +39,8 @@ def test_a_starved_job_has_more_workers_in_its_next_lease(cluster: Cluster, tmp_
     """It begins with its fair share, one; then it has as many as it can use, and so has a new job of its type."""
     go = tmp_path / "go"
     job = cluster.submit("loading.py", go, job_type="loader")
-    assert cluster.started(job)["workers"] == 1
+    alone = Order("1", job, 1, (0,), 9.0, launch=Launch(command=("loading",)))
+    assert cluster.started(job)["workers"] == loader_workers(alone, cpus=CPUS, gpus=GPUS) == 1
     starved = cluster.until(
         job, lambda it: it.measured.get("useful_workers", 0) > 1, "has measured its loader"
     )

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from worker_agent.runs.cpu_groups import CpuGroups
+from worker_agent.runs.cpu_groups import CpuGroups, allow_entry
 from worker_agent.runs.own_groups import own_groups
-from worker_agent.shim.control_groups import ControlGroup
+from worker_agent.shim.control_groups import V2, ControlGroup
 from worker_agent.shim.process_tree import Process, look_up
 from worker_agent.shim.run_directory import directory_name
 
@@ -90,6 +90,8 @@ def find_containment(setting: str = "auto", root: Path = Path("/")) -> Containme
     trouble = "the kernel has neither cgroup v2 nor the freezer of v1, or they are not mounted"
     for kind, home in own_groups(root):
         try:
+            if kind == V2:
+                allow_entry(home)
             _test_groups(home)
         except (OSError, subprocess.SubprocessError) as error:
             trouble = f"{home}: {error}"

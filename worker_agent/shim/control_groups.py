@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-V2, V1 = "cgroup v2", "cgroup v1 freezer"
+V2, V1, V1_CPU = "cgroup v2", "cgroup v1 freezer", "cgroup v1 cpu"
 _PROCESSES = "cgroup.procs"
 # How many times we check whether killed processes are gone, and the pause between two checks.
 _CHECKS, _CHECK_PAUSE_S = 20, 0.001
