@@ -121,7 +121,11 @@ class Custody:
             cpu_group=self.containment.cpus.make_group(order, group),
             removal=removal,
         )
-        self._write(record)
+        try:
+            self._write(record)
+        except OSError:
+            _remove_groups(record)
+            raise
         return record
 
     def add_adopted(self, order: Order, shim: Process | None) -> None:
@@ -157,8 +161,10 @@ class Custody:
         record = self._records.get(lease)
         return ControlGroup(record.group) if record is not None and record.group else None
 
-    def weigh(self, order: Order) -> None:
-        """Give a run the part of the CPUs that its order has now."""
+    def weigh(self, order: Order, *, packed: bool | None = None) -> None:
+        """Give a run the part of the CPUs that its order has now. `packed`: by default, as the order says."""
+        if packed is not None:
+            order = structs.replace(order, packed=packed)
         if (record := self._records.get(order.lease)) is not None:
             self.containment.cpus.weigh(order, record.group, record.cpu_group)
 
@@ -169,10 +175,8 @@ class Custody:
 
     def release(self, lease: str) -> None:
         """Drop the record of a run that is gone or was never started."""
-        record = self._records.pop(lease, None)
-        for path in (record.group, record.cpu_group) if record is not None else ():
-            if path:
-                ControlGroup(path).remove()
+        if (record := self._records.pop(lease, None)) is not None:
+            _remove_groups(record)
         with contextlib.suppress(OSError):
             self._path(lease).unlink()
 
@@ -243,6 +247,12 @@ class Custody:
                 for process in (process_tree.look_up(pid), *process_tree.descendants(pid, without=own)):
                     if process is not None and _may_be_of(record, process):
                         yield process
+
+
+def _remove_groups(record: Record) -> None:
+    for path in record.groups_to_enter.values():
+        if path:
+            ControlGroup(path).remove()
 
 
 def _may_be_of(record: Record, process: Process) -> bool:

@@ -91,6 +91,8 @@ def _adopt(processes: Processes, directory: RunDirectory, shim: Process | None, 
     run.adopted_shim = shim
     note = run.deadlines.note
     run.packed = note != ALONE_NOTE if note else bool(start.get("spec", {}).get("packed"))
+    # The earlier agent may have had no weights, or another number of GPUs.
+    processes.custody.weigh(order, packed=run.packed)
     run.ranks = tuple(int(rank["rank"]) for rank in start.get("ranks", ()))
     # Without a valid shim.json, the run counts as running.
     run.running = run.read_own(SHIM).get("running") is not False

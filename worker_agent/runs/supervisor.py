@@ -97,8 +97,10 @@ class Processes:
         if run.popen is None:
             self.shim_gone(run)
             return
-        # The deadlines may have changed meanwhile.
+        # The deadlines may have changed meanwhile, and whether another job shares the GPUs.
         run.write_lease()
+        if run.packed != order.packed:
+            self.custody.weigh(order, packed=run.packed)
         self.watch_shim(run, run.popen.pid)
         self._check_requested.set()
 

@@ -79,8 +79,13 @@ class Shim:
         self._killed: set[int] = set()
         self.started_s = time.monotonic()
         paths = start.get("group"), start.get("cpu_group")
-        self._group, self._cpu_group = groups = [ControlGroup(path) if path else None for path in paths]
-        entrance, cpu_entrance = (None if group is None else group.open_entrance() for group in groups)
+        self._group, self._cpu_group = (ControlGroup(path) if path else None for path in paths)
+        entrance = None if self._group is None else self._group.open_entrance()
+        cpu_entrance = None
+        if self._cpu_group is not None:
+            # Another program may have removed the group; the job runs without its weight, too.
+            with contextlib.suppress(OSError):
+                cpu_entrance = self._cpu_group.open_entrance()
         turn = partial(turn_into, start, shim=os.getpid(), default=OUR_SIGNALS)
         self._turn_into = partial(turn, entrance=entrance, cpu_entrance=cpu_entrance)
         self._exit = ExitFile(run, len(self.ranks))

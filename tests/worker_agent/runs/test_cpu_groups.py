@@ -7,16 +7,21 @@ import logging
 import os
 import re
 import signal
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from tests.worker_agent.live_agents import SLEEP, LiveAgent, job, live, until
-from tests.worker_agent.shim_runs import gone, python, shim_run
+from tests.worker_agent.shim_runs import PATIENCE_S, gone, python, shim_run
+from worker_agent.core.messages import Order
 from worker_agent.runs import cpu_groups
-from worker_agent.runs.containment import find_containment
+from worker_agent.runs.containment import Containment, find_containment
 from worker_agent.runs.cpu_groups import CpuGroups, find_cpu_groups
+from worker_agent.runs.custody import Custody
+from worker_agent.runs.prepare import Workshop
 from worker_agent.shim.control_groups import V1_CPU
 
 CONTAINMENT = find_containment()
@@ -78,6 +83,49 @@ async def test_the_group_of_a_killed_run_is_removed_by_the_next_agent(tmp_path: 
         assert not os.path.exists(record.cpu_group)
 
 
+@v1_only
+@live
+async def test_a_run_that_is_packed_while_it_is_prepared_has_half_the_weight(tmp_path: Path) -> None:
+    """Its group is made with the weight of its first order, of a whole GPU; it gets the new one when its shim runs."""
+    is_preparing, go_on = threading.Event(), threading.Event()
+    prepare = Workshop.prepare
+
+    def prepare_slowly(*arguments: Any, **options: Any) -> dict[str, Any]:
+        is_preparing.set()
+        assert go_on.wait(PATIENCE_S)
+        return prepare(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Workshop, "prepare", prepare_slowly)
+        async with LiveAgent(tmp_path, containment=WEIGHED) as node:
+            order = job(SLEEP)
+            node.desire(order)
+            await until(is_preparing.is_set)
+            node.desire(replace(order, packed=True))
+            go_on.set()
+            await node.runs()
+            assert weight(node.agent.processes.custody._records["17"].cpu_group) == 1024
+            node.desire()
+            await node.exit()
+
+
+@v1_only
+@live
+async def test_an_agent_weighs_the_runs_that_it_adopts(tmp_path: Path) -> None:
+    """The next agent has twice as many GPUs, and the run shares its GPU: a quarter of the weight is left."""
+    async with LiveAgent(tmp_path, containment=WEIGHED) as node:
+        order = job(SLEEP)
+        node.desire(order)
+        await node.runs()
+        group = node.agent.processes.custody._records["17"].cpu_group
+        assert weight(group) == 2048
+        node.desire(replace(order, packed=True))
+    async with LiveAgent(tmp_path, containment=CONTAINMENT._replace(cpus=HERE._replace(gpus=8))) as node:
+        assert weight(group) == 512
+        node.desire()
+        await node.exit()
+
+
 def test_a_job_runs_without_its_weight(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A directory in which no group can be made costs a line in the agent's log, and not the job."""
     broken = CpuGroups(V1_CPU, str(tmp_path / "missing"), "", 8.0, 4)
@@ -92,6 +140,32 @@ def test_a_job_runs_without_its_weight(tmp_path: Path, caplog: pytest.LogCapture
         asyncio.run(story())
     (line,) = (record for record in caplog.records if record.name == cpu_groups.__name__)
     assert "job job-17, lease 17: no weight for CPUs: " in line.getMessage()
+
+
+def test_a_run_without_a_record_leaves_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full when the record is written: both groups, which nothing else names, are removed."""
+    homes = [tmp_path / name for name in ("freezer", "cpu")]
+    for home in homes:
+        home.mkdir()
+    monkeypatch.setattr(cpu_groups, "write_file", lambda path, text: None)
+    cpus = CpuGroups(V1_CPU, str(homes[1]), "", 8.0, 4)
+    order = Order("17", "12", 1, (0,), 9.0)
+    custody = Custody(tmp_path, Containment("cgroup v1 freezer", str(homes[0]), cpus))
+    record = custody.add(order, {})
+    assert os.path.isdir(record.group)
+    assert os.path.isdir(record.cpu_group)
+    custody.release("17")
+    (tmp_path / "custody").rmdir()
+    with pytest.raises(FileNotFoundError):
+        custody.add(order, {})
+    assert [list(home.iterdir()) for home in homes] == [[], []]
+
+
+def test_a_rank_runs_without_the_group_with_its_weight(tmp_path: Path) -> None:
+    """Another program has removed the empty group before the shim opens it."""
+    with shim_run(tmp_path / "runs", python("print('here')"), cpu_group=str(tmp_path / "gone")) as run:
+        assert run.ended()["codes"] == {"0": 0}
+        assert run.log() == "here\n"
 
 
 def test_a_rank_runs_that_may_not_enter_the_group_with_its_weight(tmp_path: Path) -> None:
