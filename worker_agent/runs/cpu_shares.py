@@ -1,7 +1,8 @@
 """How the CPUs of a node are divided among its runs. Pure.
 
 Each run has a fair share: that of its GPUs, or what its job asks for if that is more. The share is a weight and no
-limit: CPUs that a run leaves idle go to those that can use them.
+limit: CPUs that a run leaves idle go to those that can use them. Jobs that ask for more than belongs to their GPUs can
+make the shares of a node add up to more than its CPUs; then busy runs get CPUs in proportion to their shares.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def fair_cpus(order: Order, *, cpus: float, gpus: int) -> float:
 def loader_workers(order: Order, *, cpus: float, gpus: int) -> int:
     """Return the loader workers of each rank of a run: those of its fair share, or more if it is known to need more.
 
-    All ranks of the run together have no more than the node has CPUs, or one each.
+    All ranks of the run together have no more than the node has CPUs, apart from rounding up, or one each.
     """
     ranks = max(1, len(order.gpus)) if order.launch is None or order.launch.ranks == "per_gpu" else 1
     share = math.ceil(fair_cpus(order, cpus=cpus, gpus=gpus) / ranks - _ROUNDING)
