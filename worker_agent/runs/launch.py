@@ -50,7 +50,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     # The speed of declared GPUs, by which jobs on emulated GPUs pace their steps; None for detected GPUs.
     speed: float | None = None
-    # The CPUs and the number of GPUs of the node, for fair shares; without CPUs, jobs are not told how many they have.
+    # The CPUs and the number of GPUs of the node, for fair shares. If the CPUs are not known, jobs get no GAVEL_CPUS.
     cpus: float = 0.0
     gpus: int = 0
     # The size of one piece of a log, and how many pieces are kept.
@@ -104,24 +104,6 @@ def start_file(
     the programs of the container runtimes on this node.
     """
     base = _environment(order, launch, node, account, run_dir) | dict(secrets or {}) | dict(node_env or {})
-    if launch.ranks == "per_gpu":
-        first, count, world = order.rank_first, max(1, len(order.gpus)), max(1, order.world_size)
-    else:
-        first, count, world = order.node_rank, 1, order.nodes
-    if first + count > world:
-        raise LaunchError(
-            f"the order is for ranks {first} to {first + count - 1}, but the job has {world} ranks"
-        )
-    rendezvous_env = {} if rendezvous is None else rendezvous_environment(rendezvous, order)
-    argv = list(launch.command) if launch.command else ["/bin/sh", "-c", launch.script]
-    ranks = [
-        {
-            "rank": first + local,
-            "argv": argv,
-            "env": base | _rank_environment(first + local, local, count, world, order) | rendezvous_env,
-        }
-        for local in range(count)
-    ]
     return {
         "lease": order.lease,
         "job": order.job,
@@ -135,7 +117,7 @@ def start_file(
         "setup": ["/bin/sh", "-ec", launch.setup] if launch.setup else None,
         "setup_limit_s": launch.setup_limit_s or node.setup_limit_s or None,
         "own_checkpoints": own_checkpoints(launch, node, order),
-        "ranks": ranks,
+        "ranks": _ranks(order, launch, base, rendezvous),
         "cwd": _work_directory(launch, account, run_dir, work),
         "container": _container(order, launch, node, account, run_dir, node_env or {}, runtimes or {}),
         "uid": account.uid,
@@ -149,6 +131,30 @@ def start_file(
         "outputs": list(launch.outputs) if work else [],
         "spec": {"user": order.user, "packed": order.packed, "secrets": sorted(launch.env_from)},
     }
+
+
+def _ranks(
+    order: Order, launch: Launch, base: Mapping[str, str], rendezvous: Rendezvous | None
+) -> list[dict[str, Any]]:
+    """Return the ranks on this node. `base`: the variables of all ranks."""
+    if launch.ranks == "per_gpu":
+        first, count, world = order.rank_first, max(1, len(order.gpus)), max(1, order.world_size)
+    else:
+        first, count, world = order.node_rank, 1, order.nodes
+    if first + count > world:
+        raise LaunchError(
+            f"the order is for ranks {first} to {first + count - 1}, but the job has {world} ranks"
+        )
+    rendezvous_env = {} if rendezvous is None else rendezvous_environment(rendezvous, order)
+    argv = list(launch.command) if launch.command else ["/bin/sh", "-c", launch.script]
+    return [
+        {
+            "rank": first + local,
+            "argv": argv,
+            "env": {**base, **_rank_environment(first + local, local, count, world, order), **rendezvous_env},
+        }
+        for local in range(count)
+    ]
 
 
 def _terminal(launch: Launch, node: NodeFacts, order: Order) -> dict[str, Any] | None:

@@ -50,12 +50,7 @@ def turn_into(
     - `instead`: a function to call, as the user, in place of the command. It may take long; its errors go to the log.
     """
     try:
-        if entrance is not None:
-            control_groups.enter(entrance)
-        if cpu_entrance is not None:
-            # The kernel refuses processes with real-time priority.
-            with contextlib.suppress(OSError):
-                control_groups.enter(cpu_entrance)
+        _enter_groups(entrance, cpu_entrance)
         os.setsid()
         reset_oom_score()
         drop_to(start.get("uid"), start.get("gid"), start.get("groups") or [])
@@ -66,11 +61,7 @@ def turn_into(
         os.dup2(out, 1)
         os.dup2(out, 2)
         os.umask(0o022)
-        if checkpoints := env.get("GAVEL_CHECKPOINT_DIR"):
-            with _cannot_start_on_error(f"checkpoint directory {checkpoints}"):
-                os.makedirs(checkpoints, exist_ok=True)
-        with _cannot_start_on_error(f"working directory {start['cwd']}"):
-            os.chdir(start["cwd"])
+        _go_to(start["cwd"], env.get("GAVEL_CHECKPOINT_DIR", ""))
         for signum in (signal.SIGPIPE, signal.SIGXFSZ, *default):
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -89,6 +80,24 @@ def turn_into(
         os.write(trouble_in, str(trouble).encode()[:4096] or b"it cannot be started")
     finally:
         os._exit(COULD_NOT_START)
+
+
+def _enter_groups(entrance: int | None, cpu_entrance: int | None) -> None:
+    if entrance is not None:
+        control_groups.enter(entrance)
+    if cpu_entrance is not None:
+        # The kernel refuses processes with real-time priority.
+        with contextlib.suppress(OSError):
+            control_groups.enter(cpu_entrance)
+
+
+def _go_to(directory: str, checkpoints: str) -> None:
+    """Change to the work directory, after making the directory of checkpoints, if there is one."""
+    if checkpoints:
+        with _cannot_start_on_error(f"checkpoint directory {checkpoints}"):
+            os.makedirs(checkpoints, exist_ok=True)
+    with _cannot_start_on_error(f"working directory {directory}"):
+        os.chdir(directory)
 
 
 def _control_terminal() -> None:

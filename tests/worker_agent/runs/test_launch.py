@@ -91,8 +91,8 @@ def test_a_job_has_one_rank_per_gpu() -> None:
     }
 
 
-def test_ranks_are_told_their_loader_workers() -> None:
-    """Each has those of its own share, or what it is known to need; on a node with unknown CPUs none is told."""
+def test_ranks_get_the_number_of_their_loader_workers() -> None:
+    """Each gets that of its own share, or as many as it is known to need; without known CPUs, no GAVEL_CPUS."""
     node = msgspec.structs.replace(NODE, cpus=12.0, gpus=4)
     assert [rank["env"]["GAVEL_CPUS"] for rank in start(node=node)["ranks"]] == ["3", "3"]
     assert [rank["env"]["GAVEL_CPUS"] for rank in start(node=node, workers=5)["ranks"]] == ["5", "5"]
