@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import operator
 import os
 import time
@@ -24,7 +25,11 @@ from gavel.training.data.kept import kept
 from gavel.training.data.node_arena import NodeArena
 from gavel.training.data.partition import partition_of
 
+log = logging.getLogger("gavel.training")
+
 NAME_LENGTH_MAX = 128
+# How many directories of the data are looked at for changes. Over a network, each may take a millisecond.
+DIRECTORIES_MAX = 10_000
 # Where the bytes of an item came from.
 STORAGE, HERE, ELSEWHERE = range(3)
 
@@ -39,9 +44,9 @@ class CachedDataset:
     """A map-style data set: sample i is `prepare(fetch(files[i]))`, and the bytes that `fetch` returns are kept.
 
     `files` are paths, or other texts and whole numbers that `fetch` understands. `name` and the fingerprint of the data
-    decide which jobs share a cache: the number of items, and `version`, or without one the path, size and time of the
-    directory of all files. Change `version` when the data or `fetch` changes. `size` in bytes, if known, leaves
-    the rest of the node's cache to other data sets.
+    decide which jobs share a cache: the number of items, and `version`, or without one the path, size and time of each
+    directory that has files. Change `version` when the data or `fetch` changes. `size` in bytes, if known, leaves the
+    rest of the node's cache to other data sets.
     """
 
     def __init__(
@@ -62,7 +67,7 @@ class CachedDataset:
             len(files),
             _function(fetch),
             version,
-            *(_root(files) if version is None else ()),
+            *(_directories(files) if version is None else ()),
         ]
         self._salt = hashlib.blake2b(json.dumps(fingerprint).encode(), digest_size=16).digest()
         self.counters = Counters()
@@ -137,8 +142,8 @@ def _identity(item: Any) -> bytes:
         ) from None
 
 
-def _root(files: Sequence[Any]) -> list[Any]:
-    """Return the path, size and time of the directory that all files share."""
+def _directories(files: Sequence[Any]) -> list[Any]:
+    """Return the path, size and time of each directory that has files, and of those between it and their common one."""
     if not len(files):
         return []
     if not all(isinstance(item, (str, os.PathLike)) for item in files):
@@ -146,18 +151,38 @@ def _root(files: Sequence[Any]) -> list[Any]:
             "version is missing: the files are not all paths, so nothing shows when the data changes; give a text "
             "that changes with it, such as version='2026-11'"
         )
-    paths = [os.path.abspath(item) for item in files]
-    root = os.path.commonpath([min(paths), max(paths)])
-    try:
-        status = os.stat(root)
-    except OSError as fault:
-        raise ValueError(
-            f"files have the directory {root}, which cannot be read ({fault.strerror}): if they are no paths, give "
-            "a text that changes with the data, such as version='2026-11'"
-        ) from None
+    folders = {os.path.abspath(folder) for folder in {os.path.dirname(os.fspath(item)) for item in files}}
+    if len(files) == 1:
+        # One file may well be replaced in place.
+        folders.add(os.path.abspath(files[0]))
+    paths = {os.path.commonpath(folders)}
+    for folder in folders:
+        while folder not in paths:
+            paths.add(folder)
+            folder = os.path.dirname(folder)
+    # Those that are near the root come first.
+    ordered = sorted(paths, key=lambda path: (path.count(os.sep), path))
+    if len(ordered) > DIRECTORIES_MAX:
+        log.warning(
+            "gavel: the files have %d directories, and changes are seen in the first %d only: give a text that changes "
+            "with the data, such as version='2026-11'",
+            len(ordered),
+            DIRECTORIES_MAX,
+        )
     # A relative path is another file elsewhere.
     here = [] if all(map(os.path.isabs, files)) else [os.getcwd()]
-    return [root, status.st_size, status.st_mtime_ns, *here]
+    return [*map(_state, ordered[:DIRECTORIES_MAX]), *here]
+
+
+def _state(directory: str) -> list[Any]:
+    try:
+        status = os.stat(directory)
+    except OSError as fault:
+        raise ValueError(
+            f"files have the directory {directory}, which cannot be read ({fault.strerror}): if they are no paths, "
+            "give a text that changes with the data, such as version='2026-11'"
+        ) from None
+    return [directory, status.st_size, status.st_mtime_ns]
 
 
 def _function(function: Callable[..., Any]) -> str:

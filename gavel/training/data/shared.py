@@ -73,6 +73,8 @@ class SharedLoader:
         )
         # The number of the next batch in the stream of all epochs, and the pass of the loop to which it belongs.
         self._next = self._pass = 0
+        # Whether a loop has a pass that it has not ended, and whether the restored pass had its last batch.
+        self._in_pass = self._is_over = False
         self._member: _Member | None = None
         log.info(
             "gavel: the order of the samples is that of the group %s, whatever the seed of this job", group
@@ -84,16 +86,19 @@ class SharedLoader:
 
     def state_dict(self) -> dict[str, int]:
         """Return the position in the stream."""
-        return {"next": self._next, "pass": self._pass}
+        is_over = self._in_pass and self._next % self._batches == 0
+        return {"next": self._next, "pass": self._pass, "is_over": is_over}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue at a position: alone up to the end of its epoch, then with the others."""
         self._next, self._pass = state["next"], state["pass"]
+        self._is_over = bool(state.get("is_over"))
 
     def set_epoch(self, epoch: int) -> None:
         """Begin a pass of the loop. Another one than before begins a new epoch."""
         if epoch != self._pass:
             self._pass, self._next = epoch, -(-self._next // self._batches) * self._batches
+            self._is_over = False
 
     def close(self) -> None:
         """Let the others of the group go on without this job, until its next epoch."""
@@ -103,7 +108,17 @@ class SharedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the rest of the epoch."""
-        return self._with_others() if self._joins() else self._alone()
+        if self._is_over:
+            self._is_over = False
+            return iter(())
+        return self._rest(self._with_others() if self._joins() else self._alone())
+
+    def _rest(self, batches: Iterator[Any]) -> Iterator[Any]:
+        self._in_pass = True
+        try:
+            yield from batches
+        finally:
+            self._in_pass = False
 
     def _joins(self) -> bool:
         """Return whether this job is a member for the epoch that begins."""
@@ -116,7 +131,11 @@ class SharedLoader:
             with contextlib.suppress(OSError):
                 staging = Staging(os.path.join(folder, "staging", self._key.hexdigest()), self._patience_s)
                 self._next = staging.join(self._batches, self._next)
-                self._member = _Member(self, staging)
+                try:
+                    self._member = _Member(self, staging)
+                except BaseException:
+                    staging.leave()
+                    raise
         return self._member is not None
 
     def _with_others(self) -> Iterator[Any]:
@@ -226,7 +245,7 @@ class _Member:
         # The batches that the workers prepare, in the order of their claims.
         self._claimed: deque[int] = deque()
         # A batch that waits behind another one could be prepared by another member meanwhile.
-        self._loader = shared.loader_of(self, persistent_workers=True, prefetch_factor=1)
+        self._loader: Any = shared.loader_of(self, persistent_workers=True, prefetch_factor=1)
         self._stopped = threading.Event()
         self._fault: BaseException | None = None
         # The workers start here: to fork from another thread could copy a lock that is held.
@@ -259,6 +278,9 @@ class _Member:
         self.staging.moved.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
+        # The loader refers to this object. To leave both to the garbage collector would leave the workers running, and
+        # it may run in a process forked from this one, which cannot end them.
+        self._loader = None
         self.staging.leave()
 
     def _run(self) -> None:

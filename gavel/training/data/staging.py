@@ -9,7 +9,8 @@ locked by its process: a lock that is free means that the process is gone. Rules
   take were not removed, so each is prepared once;
 - a batch stays until every live member has passed it; no member prepares further ahead than a window;
 - a member that keeps the others waiting for `patience_s` is left behind: its file is removed, and it sees that;
-- a member that waits in vain prepares the batch itself, so no failure of others can end or alter its stream.
+- a member that waits in vain prepares the batch itself, so no failure of others can end or alter its stream;
+- a member that joins when no other one lives finds no batches: it has a new directory (`ring.py`).
 
 A batch is a whole file under its name, or there is none. Nothing else has to be right for a member to receive every
 batch once, in order.
@@ -30,11 +31,13 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterable
 
+from gavel.training.data import ring
+
 # The number of the batch that a member takes next, and when it last asked for one. Native, so that a number is written
 # and read at once.
 _POSITION = struct.Struct("qd")
 _SUM = struct.Struct("<I")
-_MEMBER, _BATCH, _CLAIM, _NEW = "member-", ".batch", ".claim", "new-"
+_BATCH, _CLAIM, _NEW = ".batch", ".claim", "new-"
 # How often to look which members live.
 LOOK_S = 0.5
 # How long to wait for a batch before looking again: half as long as it has been waited for, between these limits. A
@@ -56,8 +59,10 @@ class Staging:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        self._folder, self._patience_s, self._clock, self._sleep = folder, patience_s, clock, sleep
+        """`folder`: the directory of the group."""
+        self._group, self._patience_s, self._clock, self._sleep = folder, patience_s, clock, sleep
+        # The ring of which this process is or was a member.
+        self._folder = ""
         # By name: the file of each live member, this one included; and the inodes of these files.
         self._members: dict[str, mmap.mmap] = {}
         self._inodes: set[int] = set()
@@ -87,18 +92,32 @@ class Staging:
             others = [at for name, (at, _) in self.look().items() if name != self.name]
             return -(-min(others, default=position) // epoch_batches) * epoch_batches
 
-        position = next_epoch(position)
-        self._fd, path = tempfile.mkstemp(prefix=_NEW, dir=self._folder)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        self._write(position)
-        self.name = os.path.basename(path).replace(_NEW, _MEMBER)
-        os.rename(path, os.path.join(self._folder, self.name))
+        os.makedirs(self._group, mode=0o700, exist_ok=True)
+        with ring.locked(self._group, self._clock, self._sleep):
+            self._folder, dead = ring.enter(self._group)
+            position = next_epoch(position)
+            self._enter(position)
+        ring.remove(dead)
         # The others may have begun that epoch, and removed batches of it, before they could see this member.
         while (later := next_epoch(position)) > position:
             position = later
             self._write(position)
         self._removed_below = None
         return position
+
+    def _enter(self, position: int) -> None:
+        """Make the file of this member, locked from its beginning on."""
+        self._fd, path = tempfile.mkstemp(prefix=_NEW, dir=self._folder)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            self._write(position)
+            name = os.path.basename(path).replace(_NEW, ring.MEMBER)
+            os.rename(path, os.path.join(self._folder, name))
+        except OSError:
+            os.close(self._fd)
+            self._fd = -1
+            raise
+        self.name = name
 
     def leave(self) -> None:
         """Be no member any more. The last one removes what is left."""
@@ -109,9 +128,11 @@ class Staging:
         os.close(self._fd)
         self._fd, self.name = -1, ""
         self._kept.clear()
-        left = self._names("")
-        if not self.look():
-            self._remove(name for name in left if name.endswith((_BATCH, _CLAIM)))
+        is_last = False
+        with contextlib.suppress(OSError), ring.locked(self._group, self._clock, self._sleep):
+            is_last = not ring.is_alive(self._folder)
+        if is_last:
+            ring.remove([self._folder])
 
     def resign(self) -> None:
         """Let the others go on without this member. It sees that as if it had been left behind."""
@@ -133,16 +154,16 @@ class Staging:
     def look(self) -> dict[str, tuple[int, float]]:
         """Return the positions of the live members, and remove the files of those that are gone."""
         members, inodes = {}, set()
-        for name in self._names(_MEMBER):
+        for name in ring.names(self._folder, ring.MEMBER):
             path = os.path.join(self._folder, name)
             with contextlib.suppress(OSError, ValueError):
                 fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
                 try:
-                    if _is_free(fd):
-                        os.unlink(path)
-                    else:
+                    if ring.is_held(fd):
                         members[name] = self._members.get(name) or mmap.mmap(fd, _POSITION.size)
                         inodes.add(os.fstat(fd).st_ino)
+                    else:
+                        os.unlink(path)
                 finally:
                     os.close(fd)
         self._members, self._inodes, self._looked_s = members, inodes, self._clock()
@@ -226,8 +247,9 @@ class Staging:
         """Give a claimed batch to all members; without room for it, keep it for this one."""
         self._batch_bytes = max(self._batch_bytes, len(content))
         if self.is_member:
-            fd, path = tempfile.mkstemp(prefix=_NEW, suffix=_BATCH, dir=self._folder)
+            path = ""
             try:
+                fd, path = tempfile.mkstemp(prefix=_NEW, suffix=_BATCH, dir=self._folder)
                 with os.fdopen(fd, "wb") as file:
                     file.write(_SUM.pack(zlib.crc32(content)) + content)
                 os.rename(path, self._path(number))
@@ -288,7 +310,8 @@ class Staging:
         # A new member may have come. One that comes after this look begins above these numbers.
         low = min((at for at, _ in self.look().values()), default=0)
         if self._removed_below is None:
-            passed = [name for name in self._names("") if name.endswith(_BATCH) and _number(name) < low]
+            names = ring.names(self._folder, "")
+            passed = [name for name in names if name.endswith(_BATCH) and _number(name) < low]
         else:
             passed = [f"{each}{_BATCH}" for each in range(self._removed_below, low)]
         self._remove(passed)
@@ -328,24 +351,11 @@ class Staging:
     def _own_path(self) -> str:
         return os.path.join(self._folder, self.name)
 
-    def _names(self, prefix: str) -> list[str]:
-        with contextlib.suppress(OSError):
-            return sorted(name for name in os.listdir(self._folder) if name.startswith(prefix))
-        return []
-
 
 def _number(name: str) -> float:
     """Return the number in the name of a batch's file; infinity if it has none."""
     number = name[: -len(_BATCH)]
     return int(number) if number.isdigit() else float("inf")
-
-
-def _is_free(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _forget() -> None:

@@ -9,10 +9,11 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from gavel.training.data import node_arena
+from gavel.training.data import cached, node_arena
 from gavel.training.data.cached import CachedDataset
 from tests.training.leases import ROOT
 from worker_agent.node.node_cache import make_file
@@ -192,6 +193,82 @@ def test_changed_data_has_another_arena(node: Path) -> None:
     os.utime(folder, (1, 1))
     keys.add(key_of(node, paths, name="a"))
     assert len(keys) == 7
+
+
+def nested(node: Path) -> list[Path]:
+    """Make files in directories of directories, all of an old time, and return their paths."""
+    paths = [node / "data" / outer / inner / "file" for outer in "ab" for inner in "cd"]
+    for path in paths:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"old")
+    for folder in (node / "data", *(node / "data").rglob("*")):
+        os.utime(folder, (1, 1))
+    return paths
+
+
+def test_a_file_replaced_in_a_subdirectory_is_read_anew(node: Path) -> None:
+    """The time of the common directory stays, and so does the size of the file; no job receives the old bytes."""
+    paths = nested(node)
+    CachedDataset(paths, name="a")
+    make_arena(node)
+    before = CachedDataset(paths, name="a")
+    assert [before[1] for _ in range(2)] == [b"old"] * 2
+    (node / "new").write_bytes(b"new")
+    os.replace(node / "new", paths[1])
+    assert (node / "data").stat().st_mtime == 1
+    after = CachedDataset(paths, name="a")
+    assert [after[i] for i in range(4)] == [b"old", b"new", b"old", b"old"]
+    assert before.counters.read().hits == 1
+
+
+def test_a_replaced_directory_is_another_data_set(node: Path) -> None:
+    """A copy of a directory may have its times, so the directories between it and the common one count, too."""
+    paths = nested(node)
+    before = key_of(node, paths, name="a")
+    assert key_of(node, paths, name="a") == before
+    copied = node / "copied"
+    copied.mkdir()
+    (copied / "file").write_bytes(b"new")
+    os.utime(copied, (1, 1))
+    os.rename(node / "data" / "a" / "c", node / "gone")
+    os.rename(copied, node / "data" / "a" / "c")
+    assert [(node / "data" / name).stat().st_mtime for name in ("", "a/c")] == [1, 1]
+    assert key_of(node, paths, name="a") != before
+
+
+def test_each_directory_is_looked_at_once_and_only_so_many(
+    node: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many files it has; of more than the limit those near the root count, and a warning has the remedy."""
+    paths = nested(node) * 50
+    looked: list[str] = []
+    stat = os.stat
+
+    def counting(path: str) -> os.stat_result:
+        looked.append(os.path.relpath(path, node))
+        return stat(path)
+
+    # Only for the module: pytest needs `os.stat`, too.
+    monkeypatch.setattr(cached, "os", SimpleNamespace(**{**vars(os), "stat": counting}))
+    cached._directories(paths)
+    assert looked == ["data", "data/a", "data/b", "data/a/c", "data/a/d", "data/b/c", "data/b/d"]
+    assert caplog.messages == []
+    monkeypatch.setattr(cached, "DIRECTORIES_MAX", 3)
+    looked.clear()
+    cached._directories(paths)
+    assert looked == ["data", "data/a", "data/b"]
+    (message,) = caplog.messages
+    assert "version=" in message
+
+
+def test_a_file_alone_may_change_in_place(node: Path) -> None:
+    """Its own size and time count."""
+    path = node / "file"
+    path.write_bytes(b"x")
+    before = key_of(node, [path], name="a")
+    assert key_of(node, [path], name="a") == before
+    path.write_bytes(b"xx")
+    assert key_of(node, [path], name="a") != before
 
 
 def test_the_order_of_the_files_does_not_matter(node: Path) -> None:

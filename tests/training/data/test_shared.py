@@ -238,7 +238,7 @@ def test_jobs_that_are_killed_and_stopped_in_the_middle(tmp_path: Path) -> None:
     assert [output.read_text().endswith("whole\n") for output in outputs] == [False, True, True, True]
     prepared = Counter((tmp_path / "prepared").read_text().split())
     assert set(prepared) == {str(number) for number in range(400)}
-    assert not list((tmp_path / "staging").glob("*/*.batch"))
+    assert not list((tmp_path / "staging").glob("*/*/*.batch"))
 
 
 COUNTED = """

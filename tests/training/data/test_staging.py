@@ -112,7 +112,7 @@ def test_batches_that_all_have_passed_are_removed(tmp_path: Path) -> None:
     for number in range(3 * EPOCH):
         for member in members:
             member.take(number)
-        assert len(list(tmp_path.glob("*.batch"))) <= 2 * AHEAD
+        assert len(list(tmp_path.glob("*/*.batch"))) <= 2 * AHEAD
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -217,7 +217,7 @@ def test_a_member_that_is_killed_is_not_waited_for(tmp_path: Path) -> None:
     began_s = world.now_s
     assert [first.take(number) for number in range(1, EPOCH)] == [content(n) for n in range(1, EPOCH)]
     assert world.now_s - began_s < PATIENCE_S
-    assert len(list(tmp_path.glob("member-*"))) == 1
+    assert len(list(tmp_path.glob("*/member-*"))) == 1
 
 
 def test_a_member_that_stops_is_left_behind(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_what_a_stopped_member_was_preparing_falls_to_others(tmp_path: Path) -> 
     assert world.now_s - began_s < 2 * PATIENCE_S
     assert not second.is_member
     world.end(second, number)
-    assert not (tmp_path / f"{number}.batch").exists()
+    assert not list(tmp_path.glob(f"*/{number}.batch"))
     assert second.claim() is None
 
 
@@ -334,7 +334,8 @@ def test_a_damaged_batch_is_not_used(tmp_path: Path) -> None:
     world = World(tmp_path)
     member, _ = world.add()
     world.sleep(1.0)
-    (tmp_path / "0.batch").write_bytes(b"\0\0\0\0something else")
+    (ring,) = tmp_path.iterdir()
+    (ring / "0.batch").write_bytes(b"\0\0\0\0something else")
     assert member.take(0) is None
     assert member.take(1) == content(1)
 
@@ -355,7 +356,7 @@ def test_without_room_each_member_prepares_for_itself(
         assert [member.take(number) for member in members] == [content(number)] * 2
         assert all(len(member._kept) <= WORKERS + 1 for member in members)
     assert world.now_s - began_s < PATIENCE_S
-    assert list(tmp_path.glob("*.batch")) == []
+    assert list(tmp_path.glob("*/*.batch")) == []
 
 
 def test_batches_take_no_more_than_their_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,4 +368,4 @@ def test_batches_take_no_more_than_their_room(tmp_path: Path, monkeypatch: pytes
         for member in members:
             assert member.take(number) == content(number)
         # A batch may lie there before its size is known.
-        assert number < AHEAD * 4 or len(list(tmp_path.glob("*.batch"))) <= 3
+        assert number < AHEAD * 4 or len(list(tmp_path.glob("*/*.batch"))) <= 3
