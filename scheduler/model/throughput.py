@@ -7,6 +7,7 @@ Measurements are pooled over all jobs of a type.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ PairKey = tuple[str, str, str, int]
 DRIFT = 0.1
 # Shorter observations are ignored: steps in almost no time would give an enormous rate.
 OBSERVATION_MIN_S = 1e-6
+# Fewer job types say little about the speed of one worker type relative to another.
+TYPES_FOR_A_RATIO = 3
 # Measurements that differ from the estimate by no more than this part count as equal to it.
 NOISE = 0.01
 
@@ -83,6 +86,8 @@ class RateBook(msgspec.Struct):
     known: set[str] = msgspec.field(default_factory=set)
     # Plans that ran out of memory.
     struck_out: set[PlanKey] = msgspec.field(default_factory=set)
+    # By two worker types: see `speed_ratio`. They follow from the table and can be dropped at any time.
+    ratios: dict[tuple[str, str], float | None] = msgspec.field(default_factory=dict)
     # Increases whenever a lookup may return something else.
     version: int = 0
     # By width: the estimates of pairs that follow from the rest of the book. They can be dropped at any time.
@@ -94,6 +99,7 @@ class RateBook(msgspec.Struct):
         for job_type, gpus, worker_type, rate in solo:
             table[job_type, gpus, worker_type] = rate
             self.known.add(job_type)
+        self.ratios.clear()
         self.version += 1
 
     def put_pairs(self, rows: list[tuple[str, str, str, int, float, float]]) -> None:
@@ -111,6 +117,21 @@ class RateBook(msgspec.Struct):
             if rate is not None:
                 return rate
         return self.solo.get(key)
+
+    def speed_ratio(self, worker_type: str, other: str) -> float | None:
+        """Return how many times as fast as on the other worker type the table's jobs are on this one, in the median.
+
+        None if the table has too few jobs with rates for both.
+        """
+        key = worker_type, other
+        if key not in self.ratios:
+            ratios = [
+                rate / self.solo[job_type, gpus, other]
+                for (job_type, gpus, of_type), rate in self.solo.items()
+                if of_type == worker_type and rate > 0 and self.solo.get((job_type, gpus, other), 0.0) > 0
+            ]
+            self.ratios[key] = statistics.median(ratios) if len(ratios) >= TYPES_FOR_A_RATIO else None
+        return self.ratios[key]
 
     def rate(self, key: RateKey, prior: float | None, trust_after_s: float) -> float:
         """Return the current best estimate. `prior`: the table's rate or an assumed rate; None if there is neither."""

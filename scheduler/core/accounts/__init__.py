@@ -1,1 +1,1 @@
-"""Accounts that the state keeps over time: the credit of jobs, the spending of budgets, what jobs have measured, and where their data is."""
+"""Accounts that the state keeps over time: credit of jobs, spending of budgets, measured values, cached data."""

@@ -24,12 +24,12 @@ def on_cache_changed(out: Outcome, message: CacheChanged) -> None:
         if holding is None or holding.phase is WAITING or node not in nodes_of(holding.lease.gpus):
             continue
         job, named = holding.lease.job, accepted_data(sizes)
-        known = state.cached.jobs.get(job, {})
+        before = state.cached.jobs.get(job, {})
         if named and len(nodes_of(holding.lease.gpus)) > 1:
             # The ranks on one node of a gang may read other data than those on another one.
-            both = named.keys() | known.keys()
-            named = accepted_data({key: max(named.get(key, 0.0), known.get(key, 0.0)) for key in both})
-        if named and named != known:
+            both = named.keys() | before.keys()
+            named = accepted_data({key: max(named.get(key, 0.0), before.get(key, 0.0)) for key in both})
+        if named and named != before:
             out.fact(DataNamed(job=job, data=named))
 
 

@@ -242,7 +242,6 @@ def _is_new(state: SchedulerState, spec: JobSpec) -> bool:
 
 def _scaled(state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, prior: float) -> float:
     """Return a rate measured in another way of running, scaled to this one; the prior if nothing was measured."""
-    speed = state.settings.speed
     known = [
         key for key in state.rates.measured if key.job_type == spec.job_type and not (key.partner or key.plan)
     ]
@@ -250,5 +249,12 @@ def _scaled(state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, p
         return prior
     # Any of these measurements would do, but after a restart the choice must be the same.
     key = min(known)
-    ratio = speed.get(worker_type, 1.0) / speed.get(key.worker_type, 1.0)
+    ratio = _speed_ratio(state, worker_type, key.worker_type)
     return state.rates.measured[key].believed * ratio * gpus / key.gpus
+
+
+def _speed_ratio(state: SchedulerState, worker_type: str, other: str) -> float:
+    """Return how many times as fast a worker type is as another one: by the settings, else as the table's jobs are."""
+    speed = state.settings.speed
+    ratio = None if speed else state.rates.speed_ratio(worker_type, other)
+    return speed.get(worker_type, 1.0) / speed.get(other, 1.0) if ratio is None else ratio

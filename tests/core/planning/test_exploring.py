@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -63,6 +64,26 @@ def test_a_short_look_is_still_a_guess(desk_of: DeskOf) -> None:
     desk.report(progress=(Progress(lease, 902.0, 0.0, 65.0),))
     desk.settle()
     assert rate_of(desk.core.state, spec, "v100", 1)[1] is False
+
+
+def test_a_worker_type_without_a_measurement_is_as_much_faster_as_for_known_jobs(desk_of: DeskOf) -> None:
+    """The median of three known types counts; speeds of the settings come first; two types say too little."""
+    table = [("a", 1, "k80", 1.0), ("a", 1, "v100", 3.0), ("b", 1, "k80", 2.0), ("b", 1, "v100", 8.0)]
+    third = [("c", 1, "k80", 1.0), ("c", 1, "v100", 100.0), ("d", 1, "k80", 1.0), ("e", 1, "v100", 0.0)]
+    for speed, rows, expected in (
+        ({}, [*table, *third], 4.0),
+        ({}, table, 1.0),
+        ({"v100": 6.0, "k80": 2.0}, [*table, *third], 3.0),
+    ):
+        desk = desk_of(node("n1", 1), node("n2", 1, "k80"), learn_rates=True, speed=speed)
+        desk.core.state.rates.solo.clear()
+        desk.core.state.rates.put(rows)
+        (lease,) = desk.run(job(job_type="new", steps=None, worker_types=("k80",)))
+        desk.report("n2", progress=(Progress(lease, 500.0, 0.0, 100.0),))
+        desk.settle()
+        spec = msgspec.structs.replace(desk.job("1").spec, worker_types=())
+        assert rate_of(desk.core.state, spec, "k80", 1) == (pytest.approx(5.0), False)
+        assert rate_of(desk.core.state, spec, "v100", 1) == (pytest.approx(5.0 * expected), True)
 
 
 def test_a_job_that_cannot_be_moved_is_not_chosen_to_explore(desk_of: DeskOf) -> None:
