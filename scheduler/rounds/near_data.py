@@ -67,11 +67,13 @@ class _Moves:
         # Sets of nodes to which jobs are confined: what counts as equal must be in the same sets.
         self._confines = {need.nodes for need in board.inputs.needs.values() if need.nodes is not None}
         # The nodes that can take a newcomer: they have one, or idle GPUs. No move changes which ones these are.
-        taken = {self._free.node_of(gpu) for bundle in newcomers for gpu in layout.placements[bundle]}
+        with_newcomers = {
+            self._free.node_of(gpu) for bundle in newcomers for gpu in layout.placements[bundle]
+        }
         self._open = {
             node.name: number
             for number, node in enumerate(self._free.nodes)
-            if self._free.free[number] or number in taken
+            if self._free.free[number] or number in with_newcomers
         }
         # By the identity of what the inputs have for a job: the same, by the numbers of these nodes.
         self._tables: dict[int, Mapping[int, float]] = {}
