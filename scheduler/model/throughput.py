@@ -121,16 +121,17 @@ class RateBook(msgspec.Struct):
     def speed_ratio(self, worker_type: str, other: str) -> float | None:
         """Return how many times as fast as on the other worker type the table's jobs are on this one, in the median.
 
-        None if the table has too few jobs with rates for both.
+        None if the table has too few job types with rates for both.
         """
         key = worker_type, other
         if key not in self.ratios:
             ratios = [
-                rate / self.solo[job_type, gpus, other]
+                (job_type, rate / self.solo[job_type, gpus, other])
                 for (job_type, gpus, of_type), rate in self.solo.items()
                 if of_type == worker_type and rate > 0 and self.solo.get((job_type, gpus, other), 0.0) > 0
             ]
-            self.ratios[key] = statistics.median(ratios) if len(ratios) >= TYPES_FOR_A_RATIO else None
+            enough = len({job_type for job_type, _ in ratios}) >= TYPES_FOR_A_RATIO
+            self.ratios[key] = statistics.median([ratio for _, ratio in ratios]) if enough else None
         return self.ratios[key]
 
     def rate(self, key: RateKey, prior: float | None, trust_after_s: float) -> float:

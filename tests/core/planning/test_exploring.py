@@ -73,6 +73,8 @@ def test_a_worker_type_without_a_measurement_is_as_much_faster_as_for_known_jobs
     for speed, rows, expected in (
         ({}, [*table, *third], 4.0),
         ({}, table, 1.0),
+        # Another width of a known type is no third type.
+        ({}, [*table, ("a", 2, "k80", 2.0), ("a", 2, "v100", 6.0)], 1.0),
         ({"v100": 6.0, "k80": 2.0}, [*table, *third], 3.0),
     ):
         desk = desk_of(node("n1", 1), node("n2", 1, "k80"), learn_rates=True, speed=speed)
