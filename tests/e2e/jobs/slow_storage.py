@@ -54,7 +54,10 @@ class Nothing:
 folder, go = Path(sys.argv[1]), Path(sys.argv[2])
 link = Link()
 data = CachedDataset(sorted(map(str, folder.iterdir())), name="behind a link", fetch=link.read, prepare=len)
-loader = DataLoader(data, batch_size=BATCH, num_workers=2, sampler=ResumableSampler(data, seed=1))
+# Workers that started anew in each epoch would be a wait of their own: on a busy machine, half of a short epoch.
+loader = DataLoader(
+    data, BATCH, num_workers=2, sampler=ResumableSampler(data, seed=1), persistent_workers=True
+)
 steps = LeasedIterator(loader, checkpoint=Nothing())
 for epoch in steps.epochs():
     times_s = []
