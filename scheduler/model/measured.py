@@ -110,6 +110,8 @@ class MeasuredBook:
         self.pools: dict[PoolKey, dict[str, dict[str, float]]] = {key: dict(jobs) for key, jobs in rows.pools}
         # Increases whenever a time may be different.
         self.version = 0
+        # By job: see `own_workers`. They follow from the values and can be dropped at any time.
+        self._own_workers: dict[str, float | None] = {}
 
     def enter(
         self, job: str, key: PoolKey, values: Mapping[str, float], node: str = "", gang: Iterable[str] = ()
@@ -118,9 +120,7 @@ class MeasuredBook:
 
         `node` measured them, if the job runs on several nodes, `gang`.
         """
-        own = self.jobs.get(job)
-        if own is not None and not own.is_of(key):
-            own = own.without_loading()
+        own = self._on(job, key)
         older = own.values if own is not None else {}
         by_node = {name: own.by_node[name] for name in gang if own is not None and name in own.by_node}
         if node:
@@ -134,17 +134,28 @@ class MeasuredBook:
             pool[job] = own.of_neediest_node()
             while len(pool) > POOL:
                 del pool[next(iter(pool))]
+        self._own_workers.pop(job, None)
         self.version += 1
+
+    def _on(self, job: str, key: PoolKey) -> OwnValues | None:
+        """Return those values of a job that count on the GPUs of this pool; None if it has none at all."""
+        own = self.jobs.get(job)
+        return own if own is None or own.is_of(key) else own.without_loading()
 
     def of(self, job: str) -> Mapping[str, float]:
         """Return the values of a job; empty if it has none."""
         own = self.jobs.get(job)
         return own.values if own is not None else {}
 
-    def of_node(self, job: str, node: str) -> Mapping[str, float]:
-        """Return what this node of a gang has measured; empty if it has measured nothing."""
-        own = self.jobs.get(job)
-        return own.by_node.get(node, {}) if own is not None else {}
+    def known(self, job: str, key: PoolKey, node: str = "") -> Mapping[str, float]:
+        """Return the values that a job need not report again on the GPUs of this pool.
+
+        `node`: those that this node has measured, if the job runs on several.
+        """
+        own = self._on(job, key)
+        if own is None:
+            return {}
+        return own.by_node.get(node, {}) if node else own.values
 
     def time_s(
         self, job: str, key: PoolKey, time_of: Callable[[Mapping[str, float]], float | None]
@@ -173,8 +184,12 @@ class MeasuredBook:
 
     def own_workers(self, job: str) -> float | None:
         """Return how many loader workers of a rank help, as a job has measured it; of a gang, on its neediest node."""
-        own = self.jobs.get(job)
-        return useful_workers(own.of_neediest_node()) if own is not None else None
+        if job not in self._own_workers:
+            own = self.jobs.get(job)
+            if own is None:
+                return None
+            self._own_workers[job] = useful_workers(own.of_neediest_node())
+        return self._own_workers[job]
 
     def _pooled(self, key: PoolKey, value_of: Callable[[Mapping[str, float]], float | None]) -> float | None:
         """Return the median of a pool; None if no job there has measured enough."""
@@ -186,6 +201,7 @@ class MeasuredBook:
         types = frozenset(job_types)
         for job in jobs:
             self.jobs.pop(job, None)
+            self._own_workers.pop(job, None)
         self.pools = {key: pool for key, pool in self.pools.items() if key.job_type not in types}
 
     def rows(self) -> MeasuredRows:

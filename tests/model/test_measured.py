@@ -106,13 +106,13 @@ def test_the_nodes_of_a_gang_are_merged() -> None:
     book.enter("1", KEY, {"stall_s": 3.0, "gpu_rate": 5.0, "bytes": 10.0}, "n1", gang)
     book.enter("1", KEY, {"stall_s": 1.0, "gpu_rate": 4.0, "bytes": 20.0, "wait": 0.5}, "n2", gang)
     assert book.of("1") == {"stall_s": 3.0, "gpu_rate": 4.0, "bytes": 30.0, "wait": 0.5}
-    assert MeasuredBook(book.rows()).of_node("1", "n2")["wait"] == 0.5
+    assert MeasuredBook(book.rows()).known("1", KEY, "n2")["wait"] == 0.5
     book.enter("1", KEY, {"stall_s": 2.0}, "n1", gang)
     assert book.of("1")["stall_s"] == 2.0
     book.enter("1", KEY, {"bytes": 7.0, "stall_s": 1.5}, "n3", ("n2", "n3"))
     assert book.of("1") == {"stall_s": 1.5, "gpu_rate": 4.0, "bytes": 27.0, "wait": 0.5}
     book.enter("1", KEY, {"bytes": 1.0})
-    assert (book.of("1")["bytes"], book.of_node("1", "n2")) == (1.0, {})
+    assert (book.of("1")["bytes"], book.known("1", KEY, "n2")) == (1.0, {})
 
 
 def test_agents_and_the_scheduler_merge_alike() -> None:
@@ -232,6 +232,7 @@ def test_rates_of_other_gpus_do_not_mix_with_those_of_these(node: str) -> None:
     k80, v100 = KEY._replace(worker_type="k80"), KEY
     book, gang = MeasuredBook(), [node] if node else []
     book.enter("1", k80, {**COSTS, **loading(4.0, 1.0, 4.0), "wait": 0.5}, node, gang)
+    assert (book.known("1", k80, node)["workers"], book.known("1", v100, node)) == (4.0, COSTS)
     book.enter("1", v100, {"start_s": 2.0}, node, gang)
     assert book.of("1") == {**COSTS, "start_s": 2.0}
     assert (book.workers("1", v100), book.workers("new", v100), book.workers("new", k80)) == (0, 0, 1)

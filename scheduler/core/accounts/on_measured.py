@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from scheduler.core.facts import JobMeasured
 from scheduler.core.outcome import Outcome
 from scheduler.model.lease import WAITING, nodes_of
-from scheduler.model.measured import quantised
+from scheduler.model.measured import pool_key, quantised
 
 
 def on_measured(out: Outcome, node: str, measured: Mapping[str, Mapping[str, float]]) -> None:
@@ -19,8 +19,12 @@ def on_measured(out: Outcome, node: str, measured: Mapping[str, Mapping[str, flo
         if holding is None or holding.phase is WAITING or node not in nodes:
             continue
         job, bundle = holding.lease.job, holding.bundle
-        known = state.measured.of(job) if len(nodes) == 1 else state.measured.of_node(job, node)
-        news = {key: value for key, value in quantised(values).items() if known.get(key) != value}
+        of_gang = node if len(nodes) > 1 else ""
+        # The agent reports a value once in a run. Those of loading that are the same as on other GPUs are news, too,
+        # because the older ones do not count here.
+        key = pool_key(state.jobs[job], bundle.worker_type, bundle.gpus)
+        known = state.measured.known(job, key, of_gang)
+        news = {name: value for name, value in quantised(values).items() if known.get(name) != value}
         if not news:
             continue
         before_s = holding.extra_save_s
@@ -30,7 +34,7 @@ def on_measured(out: Outcome, node: str, measured: Mapping[str, Mapping[str, flo
                 worker_type=bundle.worker_type,
                 gpus=bundle.gpus,
                 values=news,
-                node=node if len(nodes) > 1 else "",
+                node=of_gang,
             )
         )
         if holding.extra_save_s != before_s:

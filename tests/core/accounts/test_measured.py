@@ -9,7 +9,8 @@ import pytest
 
 from scheduler.core.effects import SendLeases
 from scheduler.core.facts import JobMeasured
-from scheduler.core.messages import JobCommand, NodeSilent
+from scheduler.core.messages import JobCommand, NodeCommand, NodeHello, NodeSilent
+from scheduler.core.outcome import useful_workers_of
 from scheduler.core.planning import problem
 from scheduler.core.planning.failures import PART
 from scheduler.core.planning.kinds import Kinds
@@ -216,3 +217,33 @@ def test_a_lease_is_sent_with_how_many_workers_its_job_can_use(desk_of: DeskOf) 
     (new,) = desk.run(job(user="ann"))
     desk.report(generation=0)
     assert desk.expect(SendLeases).workers == {first: 6, new: 6}
+
+
+def test_a_job_that_moves_to_other_gpus_keeps_what_it_measures_alike_there(desk_of: DeskOf) -> None:
+    """Its workers are the same as on a K80, and the agent reports them once: they count on the V100, too."""
+    desk = desk_of(node(gpus=1, worker_type="k80"))
+    (lease,) = desk.run(job(user="ann", steps=1e9))
+    slow = {"workers": 4.0, "gpu_rate": 2.0, "prep_rate": 4.0, "start_s": 5.0}
+    desk.report(measured={lease: slow})
+    desk.settle()
+    assert _workers(desk, lease) == 2
+    desk.tell(desk.now_s, NodeHello(spec=node("n2", gpus=1)), NodeCommand(node="n1", action="drain"))
+    desk.settle()
+    desk.until(desk.now_s + 1000)
+    desk.report(exits=(exited(lease),))
+    desk.settle()
+    moved = desk.job("1").lease or ""
+    assert desk.holding(moved).bundle.worker_type == "v100"
+    desk.report("n2", started=(moved,))
+    desk.settle()
+    assert _workers(desk, moved) == 2
+    desk.report("n2", measured={moved: {**slow, "gpu_rate": 20.0}})
+    assert desk.expect(JobMeasured).values.keys() == {"workers", "gpu_rate", "prep_rate"}
+    assert _workers(desk, moved) == 20
+    desk.report("n2", measured={moved: {**slow, "gpu_rate": 20.0}})
+
+
+def _workers(desk: Desk, lease: str) -> int:
+    """Return with how many loader workers a lease is sent."""
+    holding = desk.holding(lease)
+    return useful_workers_of(desk.core.state, desk.job(holding.lease.job), holding.bundle)
