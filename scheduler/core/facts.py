@@ -304,6 +304,8 @@ class DataNamed(Fact, frozen=True, kw_only=True):
     job: str
     # The size of each data set in bytes, by its key in docs/job-directory.md; 0: unknown.
     data: dict[str, float]
+    # Which node of a gang named it, in place of what this node named before. Empty: the job runs on one node.
+    node: str = ""
 
 
 class LeaseClosed(Fact, frozen=True, kw_only=True):

@@ -66,7 +66,7 @@ LEASE = Lease("1", "1", Bundle(("1",), "v100", 1), 1, 1, ("n:0",), 1, 360.0)
         Configured(settings=Settings(preemptions_max=3, speed={"v100": 2.0})),
         PricesSet(price_per_gpu_hour={"v100": 2.0}, by="ann"),
         DataCached(node="n1", data=(CachedData("ann", "a" * 32, 5e9), CachedData("", "b" * 32, 1.5))),
-        DataNamed(job="1", data={"a" * 32: 8e9, "b" * 32: 0.0}),
+        DataNamed(job="1", data={"a" * 32: 8e9, "b" * 32: 0.0}, node="n2"),
     ],
     ids=lambda fact: type(fact).__name__,
 )

@@ -7,7 +7,7 @@ a job claims about its data decides only among equal places, and moves no other 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -39,6 +39,8 @@ class CachedRows(msgspec.Struct, array_like=True, frozen=True):
     jobs: list[tuple[str, dict[str, float]]] = []
     # User, job type, data.
     pools: list[tuple[str, str, dict[str, float]]] = []
+    # Of jobs on several nodes: what each node has named.
+    gangs: list[tuple[str, dict[str, dict[str, float]]]] = []
 
 
 class CachedBook:
@@ -48,6 +50,8 @@ class CachedBook:
         rows = rows or CachedRows()
         # By node: the bytes in its cache, by user and key.
         self.nodes: dict[str, dict[tuple[str, str], float]] = {}
+        # The same, by user and key first: plans look for the nodes that hold a data set.
+        self._holders: dict[tuple[str, str], dict[str, float]] = {}
         for node, data in rows.nodes:
             self.enter_node(node, data)
         # By job: the sizes of the data sets that it has named, by key; 0: unknown.
@@ -56,28 +60,59 @@ class CachedBook:
         self.pools: dict[tuple[str, str], dict[str, float]] = {
             (user, kind): data for user, kind, data in rows.pools
         }
+        # Of jobs on several nodes: what each node has named, which is merged in `jobs`.
+        self.gangs: dict[str, dict[str, dict[str, float]]] = dict(rows.gangs)
 
     def enter_node(self, node: str, data: Iterable[CachedData]) -> None:
         """Enter what the cache of a node holds now, and nothing else."""
-        self.nodes[node] = {(entry.user, entry.key): entry.used_bytes for entry in data}
-        if not self.nodes[node]:
-            del self.nodes[node]
+        self.drop_node(node)
+        held = {(entry.user, entry.key): entry.used_bytes for entry in data}
+        if held:
+            self.nodes[node] = held
+        for name, used in held.items():
+            self._holders.setdefault(name, {})[node] = used
 
     def drop_node(self, node: str) -> None:
         """Drop what the cache of a node held, because it is lost or has to be reported again."""
-        self.nodes.pop(node, None)
+        for name in self.nodes.pop(node, {}):
+            del self._holders[name][node]
+            if not self._holders[name]:
+                del self._holders[name]
 
-    def enter_job(self, job: Job, data: Mapping[str, float]) -> None:
-        """Enter the data that a job has named."""
-        self.jobs[job.id] = dict(data)
+    def enter_job(
+        self, job: Job, data: Mapping[str, float], node: str = "", gang: Collection[str] = ()
+    ) -> None:
+        """Enter the data that a job has named, in place of what it named before.
+
+        `node` named it, if the job runs on several nodes, `gang`: their ranks may read other data each.
+        """
+        named = dict(data)
+        if node:
+            parts = {name: part for name, part in self.gangs.get(job.id, {}).items() if name in gang}
+            parts[node] = named
+            named = _merged(parts.values())
+            self.gangs[job.id] = parts
+        else:
+            self.gangs.pop(job.id, None)
+        self.jobs[job.id] = named
         if job.spec.job_type:
-            self.pools[job.spec.user, job.spec.job_type] = dict(data)
+            self.pools[job.spec.user, job.spec.job_type] = named
+
+    def has_named(
+        self, job: str, data: Mapping[str, float], node: str = "", gang: Collection[str] = ()
+    ) -> bool:
+        """Return whether `enter_job` would change nothing."""
+        parts = self.gangs.get(job, {})
+        if node:
+            return parts.get(node) == data and all(name in gang for name in parts)
+        return not parts and self.jobs.get(job) == data
 
     def forget(self, jobs: Iterable[str], job_types: Iterable[str]) -> None:
         """Drop the data of these jobs, and of these job types."""
         types = frozenset(job_types)
         for job in jobs:
             self.jobs.pop(job, None)
+            self.gangs.pop(job, None)
         if types:
             self.pools = {key: data for key, data in self.pools.items() if key[1] not in types}
 
@@ -97,11 +132,12 @@ class CachedBook:
 
     def bytes_by_node(self, job: Job) -> dict[str, float]:
         """Return how many bytes of a job's data each node has in its cache; a node that has none is absent."""
-        data = self.of_job(job)
-        if not data:
-            return {}
-        at = {node: self.bytes_at(node, job.spec.user, data) for node in self.nodes}
-        return {node: used for node, used in at.items() if used > 0}
+        user, at = job.spec.user, dict[str, float]()
+        for key in self.of_job(job):
+            own, shared = self._holders.get((user, key), {}), self._holders.get(("", key), {})
+            for node in own.keys() | shared.keys():
+                at[node] = at.get(node, 0.0) + max(own.get(node, 0.0), shared.get(node, 0.0))
+        return {node: at[node] for node in sorted(at)}
 
     def bytes_of(self, jobs: Iterable[Job]) -> dict[str, dict[str, float]]:
         """Return `bytes_by_node` of those of these jobs of which any node has data, by job. Equal jobs share theirs."""
@@ -123,7 +159,17 @@ class CachedBook:
             [(node, list(self.of_node(node))) for node in sorted(self.nodes)],
             sorted(self.jobs.items()),
             [(user, kind, data) for (user, kind), data in sorted(self.pools.items())],
+            sorted(self.gangs.items()),
         )
+
+
+def _merged(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return all data sets that the nodes of a gang have named, each with the greatest size that any has named."""
+    sizes: dict[str, float] = {}
+    for part in parts:
+        for key, size in part.items():
+            sizes[key] = max(sizes.get(key, 0.0), size)
+    return dict(sorted(sizes.items())[:OF_A_JOB_MAX])
 
 
 def accepted_cache(data: Iterable[CachedData]) -> tuple[CachedData, ...]:

@@ -21,16 +21,15 @@ def on_cache_changed(out: Outcome, message: CacheChanged) -> None:
         out.fact(DataCached(node=node, data=data))
     for lease, sizes in message.named.items():
         holding = state.leases.get(lease)
-        if holding is None or holding.phase is WAITING or node not in nodes_of(holding.lease.gpus):
+        nodes = nodes_of(holding.lease.gpus) if holding is not None else ()
+        if holding is None or holding.phase is WAITING or node not in nodes:
             continue
-        job, named = holding.lease.job, accepted_data(sizes)
-        before = state.cached.jobs.get(job, {})
-        if named and len(nodes_of(holding.lease.gpus)) > 1:
-            # The ranks on one node of a gang may read other data than those on another one.
-            both = named.keys() | before.keys()
-            named = accepted_data({key: max(named.get(key, 0.0), before.get(key, 0.0)) for key in both})
-        if named and named != before:
-            out.fact(DataNamed(job=job, data=named))
+        if state.jobs[holding.lease.job].lease != lease:
+            # The job is on its way to other GPUs, where its nodes name its data.
+            continue
+        job, named, of_gang = holding.lease.job, accepted_data(sizes), node if len(nodes) > 1 else ""
+        if named and not state.cached.has_named(job, named, of_gang, nodes):
+            out.fact(DataNamed(job=job, data=named, node=of_gang))
 
 
 def drop_cache_if_gone(out: Outcome, hello: NodeHello) -> None:

@@ -22,7 +22,7 @@ from scheduler.model.cluster import NodeState
 from tests.support.desk import Desk, exited, job, node
 
 DeskOf = Callable[..., Desk]
-KEY, OTHER = "a" * 32, "b" * 32
+KEY, OTHER, NEWER = "a" * 32, "b" * 32, "c" * 32
 REMOVAL: tuple[Literal["drain", "remove"], ...] = ("drain", "remove")
 HELD = (CachedData("ada", KEY, 1000.0),)
 
@@ -115,6 +115,13 @@ def test_the_nodes_of_a_gang_may_name_different_data(desk_of: DeskOf) -> None:
     for name, key in (("n1", KEY), ("n2", OTHER)):
         desk.tell(desk.now_s, CacheChanged(node=name, named={lease: {key: 1000.0}}))
     assert desk.core.state.cached.jobs["1"] == before
+    # Their script has a new version of the data.
+    for name in ("n1", "n2"):
+        desk.tell(desk.now_s, CacheChanged(node=name, named={lease: {NEWER: 1000.0}}))
+        assert desk.expect(DataNamed).node == name
+    assert [*desk.core.state.cached.jobs["1"]] == [NEWER]
+    again = SchedulerState.restore(desk.core.state.snapshot())
+    assert again.cached.rows() == desk.core.state.cached.rows()
 
 
 def test_an_agent_that_links_again_keeps_its_cache(desk_of: DeskOf) -> None:

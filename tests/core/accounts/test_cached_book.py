@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -58,6 +58,51 @@ def test_a_new_job_reads_what_the_last_one_of_its_user_and_type_read() -> None:
     assert (book.of_job(job("1")), book.of_job(job("3"))) == ({DIGITS: 10.0}, {WORDS: 1.0})
     book.enter_job(job("4", job_type=""), {DIGITS: 1.0})
     assert book.of_job(job("5", job_type="")) == {}
+
+
+def test_the_nodes_of_a_gang_name_what_their_ranks_read() -> None:
+    """All of it counts, of the nodes where the gang runs now; a new version of the data replaces the older one."""
+    book, gang = CachedBook(), ("n1", "n2")
+    for number in range(2 * OF_A_JOB_MAX):
+        version = f"{number:032x}"
+        for node in gang:
+            assert not book.has_named("1", {version: 10.0}, node, gang)
+            book.enter_job(job(), {version: 10.0}, node, gang)
+            assert book.has_named("1", {version: 10.0}, node, gang)
+        assert book.of_job(job()) == {version: 10.0}
+    book.enter_job(job(), {DIGITS: 5.0, version: 9.0}, "n2", gang)
+    assert book.of_job(job()) == {DIGITS: 5.0, version: 10.0}
+    assert CachedBook(book.rows()).rows() == book.rows()
+    # The gang moves, and n1 names the same as before.
+    assert not book.has_named("1", {version: 10.0}, "n1", ("n1", "n3"))
+    book.enter_job(job(), {version: 10.0}, "n1", ("n1", "n3"))
+    assert book.of_job(job()) == {version: 10.0}
+    # It runs on one node.
+    assert not book.has_named("1", {version: 10.0})
+    book.enter_job(job(), {version: 10.0})
+    assert book.has_named("1", {version: 10.0})
+    assert book.gangs == {}
+
+
+def test_only_nodes_that_have_data_of_a_job_are_looked_at() -> None:
+    """A thousand jobs, each with data of its own that no node has, cost no look at any node."""
+    book = book_of(**{f"n{number}": [CachedData("ada", WORDS, 1.0)] for number in range(3)})
+    for number in range(1000):
+        book.enter_job(job(str(number)), {f"{number:032x}": 1.0})
+    book.nodes = NoLooks(book.nodes)
+    assert book.bytes_of([job(str(number)) for number in range(1000)]) == {}
+    book.enter_job(job("7"), {WORDS: 1.0})
+    assert book.bytes_of([job("7")]) == {"7": {"n0": 1.0, "n1": 1.0, "n2": 1.0}}
+
+
+class NoLooks(dict[str, dict[tuple[str, str], float]]):
+    """The caches of nodes, at which nobody may look."""
+
+    def __iter__(self) -> NoReturn:
+        raise AssertionError("all nodes are looked at")
+
+    def __getitem__(self, node: str) -> NoReturn:
+        raise AssertionError(f"{node} is looked at")
 
 
 def test_rows_hold_everything_and_forgetting_drops_it() -> None:
