@@ -143,10 +143,6 @@ class Progress:
         if self._save_s:
             save_s = statistics.median(self._save_s)
             values |= {"stall_s": save_s, "durable_s": save_s, "final_save_s": save_s}
-        began_s = self._save_began_s
-        if began_s is not None:
-            # So that a save which is killed for its length gets more time in the next attempt.
-            values["final_save_s"] = max(values.get("final_save_s", 0.0), now_s - began_s)
         if self._intervals:
             values["interval"] = interval = statistics.median(self._intervals)
             if "step_s" in values:
@@ -154,6 +150,10 @@ class Progress:
                 values["overhead"] = values["stall_s"] / (train_s + values["stall_s"])
                 values["loss_s"] = train_s + values["durable_s"]
         values |= self._measured
+        began_s = self._save_began_s
+        if began_s is not None:
+            # So that a save which is killed for its length gets more time in the next attempt.
+            values["final_save_s"] = max(values.get("final_save_s", 0.0), now_s - began_s)
         return {name: float(f"{value:.6g}") for name, value in values.items() if math.isfinite(value)}
 
     def stepping_s(self, now_s: float) -> float:

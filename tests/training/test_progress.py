@@ -86,6 +86,10 @@ def test_a_save_counts_while_it_lasts(tmp_path: Path, clock: Clock) -> None:
     progress.save_begins(5)
     progress.write(clock.now_s + 24.5, 5)
     assert written(tmp_path)["final_save_s"] == 24.5
+    # Also where a tuner has measured what saves usually take.
+    progress.measure(final_save_s=0.2)
+    progress.write(clock.now_s + 100.0, 5)
+    assert written(tmp_path)["final_save_s"] == 100.0
 
 
 def test_a_failed_save_measures_nothing(tmp_path: Path, clock: Clock) -> None:

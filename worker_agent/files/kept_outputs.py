@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 
 from worker_agent.files.process import Place, move
+from worker_agent.node.trees import remove_tree
 from worker_agent.node.users import Account
-from worker_agent.runs.retention import remove_tree, size_bytes
+from worker_agent.runs.retention import size_bytes
 from worker_agent.shim.run_directory import EXIT, START, RunDirectory
 
 LOG = logging.getLogger(__name__)

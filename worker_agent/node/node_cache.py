@@ -17,7 +17,6 @@ import grp
 import logging
 import os
 import re
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -28,6 +27,7 @@ from urllib.parse import quote
 import msgspec
 
 from worker_agent.node.staged_batches import remove_dead_rings
+from worker_agent.node.trees import remove_tree
 from worker_agent.node.users import Account
 
 LOG = logging.getLogger(__name__)
@@ -109,7 +109,8 @@ class NodeCache:
         path = self.root / f"user-{quote(account.name, safe='')}"
         _make_folder(path)
         staging = path / _STAGING
-        if not staging.exists():
+        # Jobs of the user may start at the same time.
+        with contextlib.suppress(FileExistsError):
             staging.mkdir(mode=0o700)
             if account.uid is not None:
                 os.chown(staging, account.uid, -1 if account.gid is None else account.gid)
@@ -123,7 +124,7 @@ class NodeCache:
                 remove_dead_rings(path)
             else:
                 for folder in os.listdir(path):
-                    shutil.rmtree(path / folder, ignore_errors=True)
+                    remove_tree(path / folder)
 
     def serve(self, named: Iterable[Wanted], now_s: float) -> None:
         """Make the files that runs name, and remove those that no run has named for 10 minutes."""

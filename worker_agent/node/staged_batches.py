@@ -12,9 +12,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+from worker_agent.node.trees import remove_tree
 
 _MEMBER, _RING = "member-", "ring-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
@@ -33,11 +34,19 @@ def remove_dead_rings(staging: Path) -> None:
 
 def _remove_dead(group: int) -> None:
     """Remove the dead rings of a group whose lock is held."""
-    dead = [name for name in os.listdir(group) if name.startswith(_RING) and not _is_alive(name, group)]
+    dead = [name for name in os.listdir(group) if name.startswith(_RING) and _is_dead(name, group)]
     # A dead ring stays dead, so no job has to wait until it is removed.
     fcntl.flock(group, fcntl.LOCK_UN)
     for name in dead:
-        shutil.rmtree(name, ignore_errors=True, dir_fd=group)
+        remove_tree(name, group)
+
+
+def _is_dead(ring: str, group: int) -> bool:
+    """Return whether no member of a ring lives; False for what is no ring, and may not keep others from going."""
+    try:
+        return not _is_alive(ring, group)
+    except OSError:
+        return False
 
 
 def _is_alive(ring: str, group: int) -> bool:

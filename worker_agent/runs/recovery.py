@@ -19,8 +19,8 @@ import msgspec
 
 from worker_agent.core.messages import Order, ProcessFound
 from worker_agent.node.mps import ALONE_NOTE
+from worker_agent.node.trees import remove_tree
 from worker_agent.runs.outcome import NO_PROGRESS
-from worker_agent.runs.retention import remove_tree
 from worker_agent.runs.run import SHIM_WORDS, LiveRun
 from worker_agent.shim import process_tree
 from worker_agent.shim.deadlines import read_deadlines

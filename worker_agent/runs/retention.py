@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import subprocess
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from worker_agent.node.trees import remove_tree
 from worker_agent.shim.run_directory import ACKNOWLEDGED, EXIT
 
 LOG = logging.getLogger(__name__)
@@ -91,9 +91,3 @@ def size_bytes(path: Path) -> int:
                 else:
                     size += entry.stat(follow_symlinks=False).st_blocks * 512
     return size
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a directory as far as possible, however deep a job has nested its directories."""
-    # Python's own function opens a descriptor and calls itself for each level, until one of both is used up.
-    subprocess.run(["rm", "-rf", "--", path], stderr=subprocess.DEVNULL, check=False)

@@ -151,10 +151,12 @@ def _directories(files: Sequence[Any]) -> list[Any]:
             "version is missing: the files are not all paths, so nothing shows when the data changes; give a text "
             "that changes with it, such as version='2026-11'"
         )
-    folders = {os.path.abspath(folder) for folder in {os.path.dirname(os.fspath(item)) for item in files}}
+    # A relative path is another file elsewhere.
+    here = [] if all(map(os.path.isabs, files)) else [os.getcwd()]
     if len(files) == 1:
-        # One file may well be replaced in place.
-        folders.add(os.path.abspath(files[0]))
+        # One file may well be replaced in place, and others may be written beside it.
+        return [_state(os.path.abspath(files[0])), *here]
+    folders = {os.path.abspath(folder) for folder in {os.path.dirname(os.fspath(item)) for item in files}}
     paths = {os.path.commonpath(folders)}
     for folder in folders:
         while folder not in paths:
@@ -169,8 +171,6 @@ def _directories(files: Sequence[Any]) -> list[Any]:
             len(ordered),
             DIRECTORIES_MAX,
         )
-    # A relative path is another file elsewhere.
-    here = [] if all(map(os.path.isabs, files)) else [os.getcwd()]
     return [*map(_state, ordered[:DIRECTORIES_MAX]), *here]
 
 

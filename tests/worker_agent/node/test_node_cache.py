@@ -6,12 +6,15 @@ import errno
 import grp
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.worker_agent.node.test_staged_batches import nest
 from worker_agent.node import node_cache
 from worker_agent.node.node_cache import KEEP_S, CacheError, NodeCache, Wanted, wanted
 from worker_agent.node.users import Account
@@ -143,6 +146,31 @@ def test_staged_batches_go_with_the_last_run_of_their_user(tmp_path: Path) -> No
     assert list(cache.root.glob("*/staging/group/*")) == [cache.directory(BOB) / "staging/group/7.batch"]
     assert tmp_path.exists()
     assert list(cache.root.glob("*/staging/group/*"))
+
+
+def test_nothing_of_a_user_without_runs_stays(tmp_path: Path) -> None:
+    """Whatever jobs have left there, files too, since all of it takes room of others."""
+    cache = NodeCache(tmp_path / "cache" / "n1", 1_000_000)
+    staging = cache.directory(ADA) / "staging"
+    (staging / "blob").write_bytes(b"left")
+    (staging / "group").mkdir()
+    nest(staging / "group", 3000)
+    cache.remove_staging([])
+    assert not list(staging.iterdir())
+
+
+def test_jobs_of_a_user_may_start_at_the_same_time(tmp_path: Path) -> None:
+    """Each of them finds the directory, whichever makes it."""
+    cache, together = NodeCache(tmp_path / "cache" / "n1", 1_000_000), threading.Barrier(4)
+
+    def directory(number: int) -> Path:
+        together.wait(60)
+        return cache.directory(Account(name=f"user{number}", home=Path("/"), login_shell="/bin/sh"))
+
+    with ThreadPoolExecutor(4) as starts:
+        for number in range(100):
+            made = [starts.submit(directory, number) for _ in range(4)]
+            assert len({each.result() for each in made}) == 1
 
 
 def test_an_unknown_group_is_an_error(tmp_path: Path) -> None:

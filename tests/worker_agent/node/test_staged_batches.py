@@ -54,10 +54,33 @@ def test_no_link_is_followed_and_no_pipe_waited_for(tmp_path: Path) -> None:
     (linked / "outward").symlink_to(elsewhere)
     (staging / "f" / "ring-1").parent.mkdir()
     (staging / "f" / "ring-1").write_bytes(b"a file")
+    # Beside a dead ring they keep nothing from being removed.
+    ring_in(staging, "b/ring-2")
+    ring_in(staging, "f/ring-2")
     remove_dead_rings(staging)
     assert sorted(path.name for path in elsewhere.iterdir()) == ["7.batch", "member-1"]
     assert [(staging / name / "ring-1").exists() for name in "zde"] == [False] * 3
     assert [(staging / name).exists() for name in "abcf"] == [True] * 4
+    assert [(staging / name / "ring-2").exists() for name in "bf"] == [False] * 2
+
+
+def test_a_ring_goes_however_deep_a_job_has_nested_directories_in_it(tmp_path: Path) -> None:
+    """Deeper than Python may call itself: the agent of all users would end."""
+    nest(ring_in(tmp_path / "staging"), 3000)
+    remove_dead_rings(tmp_path / "staging")
+    assert [path.name for path in tmp_path.glob("staging/*")] == ["sweep"]
+    assert not list(tmp_path.glob("staging/sweep/*"))
+
+
+def nest(folder: Path, levels: int) -> None:
+    """Make directories in each other, in this one."""
+    fd = os.open(folder, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=fd)
+        below = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
 
 
 def test_a_directory_that_is_gone_is_no_error(tmp_path: Path) -> None:
