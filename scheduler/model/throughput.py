@@ -88,6 +88,8 @@ class RateBook(msgspec.Struct):
     struck_out: set[PlanKey] = msgspec.field(default_factory=set)
     # By two worker types: see `speed_ratio`. They follow from the table and can be dropped at any time.
     ratios: dict[tuple[str, str], float | None] = msgspec.field(default_factory=dict)
+    # By job type: see `first_measured`. They follow from the measurements; None: as after a change of those.
+    firsts: dict[str, RateKey] | None = None
     # Increases whenever a lookup may return something else.
     version: int = 0
     # By width: the estimates of pairs that follow from the rest of the book. They can be dropped at any time.
@@ -156,6 +158,7 @@ class RateBook(msgspec.Struct):
         measured = self.measured.get(key)
         if measured is None:
             self.measured[key] = Measured(rate, stepping_s, rate)
+            self.firsts = None
             self.version += 1
             return True
         trusted = measured.observed_s >= trust_after_s
@@ -170,6 +173,18 @@ class RateBook(msgspec.Struct):
         self.version += 1
         drifted = measured.asked > 0 and abs(measured.rate - measured.asked) > DRIFT * measured.asked
         return not trusted or drifted or abs(measured.rate - before) > 5 * NOISE * before
+
+    def first_measured(self, job_type: str) -> RateKey | None:
+        """Return the first way, in their order, in which jobs of this type were measured alone and without a plan.
+
+        Of several, any would do for a guess, but after a restart the choice must be the same.
+        """
+        if self.firsts is None:
+            self.firsts = {}
+            for key in self.measured:
+                if not (key.partner or key.plan):
+                    self.firsts[key.job_type] = min(key, self.firsts.get(key.job_type, key))
+        return self.firsts.get(job_type)
 
     def note_asked(self) -> None:
         """Record the current estimates as the rates that the next allocation uses."""
@@ -192,6 +207,7 @@ class RateBook(msgspec.Struct):
             for key, measured in self.measured.items()
             if key.job_type not in unknown and key.partner not in unknown
         }
+        self.firsts = None
         self.struck_out = {plan for plan in self.struck_out if plan.job_type not in job_types}
         self.version += 1
 

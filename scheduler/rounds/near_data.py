@@ -6,16 +6,17 @@ of that changes, because only these moves are made, each of them by newcomers, w
 1. a newcomer goes to a node that is as full as its own would be without it, alone or with other newcomers of its node;
 2. two newcomers that need the same change places.
 
-No move takes a job away from its data, or from idle GPUs to such as another job has to leave first. So how much data a
-job claims to have somewhere moves no other job away from its own. Worker types with GPUs that are held back are left as
-they are: a move could take what is held back. A round in which no node has data of a newcomer skips this step.
+No move takes a job away from its data, or from idle GPUs to such as another job has to leave first, be it that it was
+asked to stop before and is still saving. So how much data a job claims to have somewhere moves no other job away from
+its own, and lets none wait longer. Worker types with GPUs that are held back are left as they are: a move could take
+what is held back. A round in which no node has data of a newcomer skips this step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from heapq import nsmallest
 
 from scheduler.model.lease import Bundle, GpuId
 from scheduler.rounds.free_gpus import FreeGpus
@@ -48,11 +49,11 @@ def move_to_data(board: Board, layout: Layout, reserved: Collection[int]) -> Non
         # A job may stay in a column that is no candidate any more.
         if all(job not in held for job in bundle.jobs):
             newcomers.setdefault(board.kinds[row_of[bundle]], []).append(bundle)
-    leaving: set[GpuId] = set()
+    leaving: frozenset[GpuId] = frozenset()
     for kind, bundles in newcomers.items():
         with_data = [bundle for bundle in bundles if any(job in cached_bytes for job in bundle.jobs)]
         if with_data and kind not in reserved:
-            leaving = leaving or {gpu for holding in held.values() for gpu in holding.gpus}
+            leaving = leaving or board.inputs.stopping.union(*[holding.gpus for holding in held.values()])
             _Moves(board, layout, kind, bundles, leaving).make(with_data)
 
 
@@ -65,7 +66,9 @@ class _Moves:
         self._board, self._layout, self._leaving = board, layout, leaving
         self._free = FreeGpus(board.sites[kind], layout.busy)
         # Sets of nodes to which jobs are confined: what counts as equal must be in the same sets.
-        self._confines = {need.nodes for need in board.inputs.needs.values() if need.nodes is not None}
+        self._confines = [*{need.nodes for need in board.inputs.needs.values() if need.nodes is not None}]
+        # By name of a node: the numbers of those that have it, as far as that was asked.
+        self._confines_of: dict[str, frozenset[int]] = {}
         # The nodes that can take a newcomer: they have one, or idle GPUs. No move changes which ones these are.
         with_newcomers = {
             self._free.node_of(gpu) for bundle in newcomers for gpu in layout.placements[bundle]
@@ -101,7 +104,7 @@ class _Moves:
         """Make all moves of these columns, the first ones before others."""
         for bundle in with_data:
             for part in self._parts_of[bundle]:
-                for node in islice(self._better_nodes(part), NODES_MAX):
+                for node in self._better_nodes(part):
                     if self._may_go(part, node) and (self._go(part, node) or self._exchange(part, node)):
                         break
 
@@ -115,7 +118,7 @@ class _Moves:
         return tuple([self._tables[id(table)] for table in by_name])
 
     def _better_nodes(self, part: Part) -> Iterator[int]:
-        """Yield the nodes with more of the data of a part's column than its own node, those with most first."""
+        """Yield some nodes with more of the data of a part's column than its own node, those with most first."""
         here = _bytes_at(part, part.node)
         for size, node in self._ranked(part):
             if size <= here:
@@ -123,12 +126,12 @@ class _Moves:
             yield node
 
     def _ranked(self, part: Part) -> list[tuple[float, int]]:
-        """Return the nodes that have data of a part's column and can take it, by their bytes of it, the most first."""
+        """Return the nodes that have most of the data of a part's column and can take it, by their bytes of it."""
         key = tuple([id(table) for table in part.tables])
         if key not in self._rankings:
             nodes = {node for table in part.tables for node in table}
             ranked = [(_bytes_at(part, node), node) for node in nodes]
-            self._rankings[key] = sorted(ranked, key=lambda entry: (-entry[0], entry[1]))
+            self._rankings[key] = nsmallest(NODES_MAX, ranked, key=lambda entry: (-entry[0], entry[1]))
         return self._rankings[key]
 
     def _go(self, part: Part, node: int) -> bool:
@@ -182,7 +185,7 @@ class _Moves:
         names = nodes[before].name, nodes[after].name
         if len(nodes[before].gpus) != len(nodes[after].gpus):
             return False
-        if any((names[0] in confine) != (names[1] in confine) for confine in self._confines):
+        if self._confines_with(names[0]) != self._confines_with(names[1]):
             return False
         if stock is None:
             return True
@@ -194,6 +197,13 @@ class _Moves:
             rest + more <= other + SLACK and other <= rest + more + SLACK
             for rest, more, other in zip(stock.left[names[0]], used, stock.left[names[1]], strict=True)
         )
+
+    def _confines_with(self, name: str) -> frozenset[int]:
+        """Return the numbers of the sets, to which jobs are confined, that have this node."""
+        if name not in self._confines_of:
+            within = [number for number, confine in enumerate(self._confines) if name in confine]
+            self._confines_of[name] = frozenset(within)
+        return self._confines_of[name]
 
     def _exchange(self, part: Part, node: int) -> bool:
         """Let a part change places with the one on this node with which most is gained; return whether there is one."""

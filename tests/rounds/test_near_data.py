@@ -85,7 +85,15 @@ def with_data(chance: Random) -> RoundInputs:
         for job in inputs.jobs
         if chance.random() < 0.8
     }
-    return replace(inputs, cached_bytes={job: at for job, at in cached_bytes.items() if at})
+    taken = {gpu for holding in inputs.held.values() for gpu in holding.gpus}
+    stopping = {
+        gpu for view in inputs.nodes for gpu in view.gpus if gpu not in taken and chance.random() < 0.2
+    }
+    return replace(
+        inputs,
+        cached_bytes={job: at for job, at in cached_bytes.items() if at},
+        stopping=frozenset(stopping),
+    )
 
 
 def data_at_hand(inputs: RoundInputs, job: str, gpus: tuple[GpuId, ...]) -> float:
@@ -111,7 +119,7 @@ def test_nothing_but_equal_places_changes(inputs: RoundInputs) -> None:
     assert (plan.reserved, plan.skipped) == (plain.reserved, plain.skipped)
     changes, plain_changes = diff(inputs.held, plan), diff(inputs.held, plain)
     assert (changes.ended, changes.rebundled) == (plain_changes.ended, plain_changes.rebundled)
-    leaving = {gpu for holding in inputs.held.values() for gpu in holding.gpus}
+    leaving = inputs.stopping.union(*[holding.gpus for holding in inputs.held.values()])
     for bundle, gpus in plan.placements.items():
         # Where GPUs are held back for a gang, a change of places could take them.
         if bundle.worker_type in plan.reserved or any(job in inputs.held for job in bundle.jobs):

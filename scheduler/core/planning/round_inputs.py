@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -60,23 +60,30 @@ def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: flo
         held[name] = _pinned(held[name])
     # GPUs whose lease should have ended are left out until the exit of that lease is confirmed.
     stuck: set[str] = set()
+    stopping: frozenset[str] = frozenset()
     if len(state.leases) > len(held):
+        stopping = _stopping(state)
         for holding in state.leases.values():
             ends_s = holding.ends_s
             if holding.phase is STOPPING and ends_s is not None and ends_s < now_s - SLACK_S:
                 stuck.update(holding.lease.gpus)
-    return _inputs(state, kinds, now_s, held, stuck, ends_s=round_ends_s, ahead=True)
+    return _inputs(state, kinds, now_s, held, stuck, stopping, ends_s=round_ends_s, ahead=True)
 
 
 def in_mid_round(state: SchedulerState, kinds: Kinds, now_s: float) -> RoundInputs:
     """Return the inputs in mid-round: every job is pinned, so that only idle GPUs can be given out."""
     held = {name: _pinned(holding) for name, holding in state.held_leases.items()}
-    stopping = {
+    stopping = _stopping(state)
+    return _inputs(state, kinds, now_s, held, stopping, stopping, ends_s=state.round.ends_s, ahead=False)
+
+
+def _stopping(state: SchedulerState) -> frozenset[str]:
+    """Return the GPUs of leases whose processes have been asked to stop and may still be saving."""
+    return frozenset(
         gpu
         for gpu, names in state.holders.items()
         if any(state.leases[name].phase is STOPPING for name in names)
-    }
-    return _inputs(state, kinds, now_s, held, stopping, ends_s=state.round.ends_s, ahead=False)
+    )
 
 
 def _pinned(held: Held) -> Held:
@@ -105,7 +112,8 @@ def _inputs(
     kinds: Kinds,
     now_s: float,
     held: dict[str, Held],
-    stuck: set[str],
+    stuck: Set[str],
+    stopping: frozenset[str],
     *,
     ends_s: float,
     ahead: bool,
@@ -137,6 +145,7 @@ def _inputs(
         cached_bytes=state.cached.bytes_of([state.jobs[name] for name in jobs if name not in held])
         if state.cached.nodes
         else {},
+        stopping=stopping,
         stay_s=settings.stay_s,
         full_s=settings.full_s,
         reserve_after=settings.reserve_after,
@@ -185,7 +194,7 @@ def _job_limits(
     return tuple([quota.jobs - (0 if ahead else len(counted.ending(quota))) for quota in rows]), of
 
 
-def _views(kinds: Kinds, types: dict[str, int], stuck: set[str]) -> tuple[NodeView, ...]:
+def _views(kinds: Kinds, types: dict[str, int], stuck: Set[str]) -> tuple[NodeView, ...]:
     """Return the usable nodes, without the GPUs in `stuck`."""
     # This is nearly always the same tuple as in the last round, so the planner can use what it cached for that tuple.
     names = tuple(types)

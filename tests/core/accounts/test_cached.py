@@ -16,9 +16,13 @@ from scheduler.core.messages import (
     NodeHello,
     NodeSilent,
 )
+from scheduler.core.planning.kinds import Kinds
+from scheduler.core.planning.round_inputs import at_boundary
 from scheduler.core.state import SchedulerState
 from scheduler.journal.repair.surviving_facts import surviving_facts
 from scheduler.model.cluster import NodeState
+from scheduler.model.lease import nodes_of
+from scheduler.rounds.plan import plan_round
 from tests.support.desk import Desk, exited, job, node
 
 DeskOf = Callable[..., Desk]
@@ -178,6 +182,29 @@ def test_a_snapshot_has_the_book(desk_of: DeskOf) -> None:
     state = SchedulerState.restore(desk.core.state.snapshot())
     assert state.cached.rows() == desk.core.state.cached.rows()
     assert state.cached.rows() != SchedulerState().cached.rows()
+
+
+def test_no_job_waits_for_one_that_still_saves_because_of_the_data_of_another(desk_of: DeskOf) -> None:
+    """Of two free GPUs one is being left by a job that was cancelled: it is no equal place."""
+    for cached in ((), (CachedData("eve", KEY, 1000.0),)):
+        desk = desk_of(*[node(f"n{number}", gpus=1) for number in range(4)])
+        leases = desk.run(*[job(user="ann", steps=1e9) for _ in range(4)])
+        state = desk.core.state
+        desk.until(state.round.ends_s - 3)
+        stopping, idle = (desk.holding(lease) for lease in leases[2:])
+        for holding in (stopping, idle):
+            desk.tell(desk.now_s, JobCommand(job=holding.lease.job, action="cancel"))
+            desk.settle()
+        (idle_node,) = nodes_of(idle.lease.gpus)
+        desk.report(idle_node, exits=(exited(idle.lease.id),))
+        desk.settle()
+        desk.tell(desk.now_s, CacheChanged(node=idle_node, cached=cached))
+        desk.settle()
+        bob, eve = desk.submit(job(user="bob", steps=1e9), job(user="eve", job_type="lm", steps=1e9))
+        state.cached.enter_job(desk.job(eve), {KEY: 1000.0})
+        plan = plan_round(at_boundary(state, Kinds(), desk.now_s, state.round.ends_s))
+        places = {bundle.jobs[0]: gpus for bundle, gpus in plan.placements.items()}
+        assert (places[bob], places[eve]) == (idle.lease.gpus, stopping.lease.gpus)
 
 
 def test_facts_about_what_was_lost_are_left_out() -> None:
