@@ -179,3 +179,24 @@ def test_ties_do_not_depend_on_order() -> None:
     assert len(set(all_ties)) == 100
     assert all_ties != sorted(all_ties)
     assert ties(bundles("7")).tolist() == [all_ties[7]]
+
+
+def test_the_first_way_in_which_a_type_was_measured_follows_the_measurements() -> None:
+    """The least of those alone and without a plan, whichever was measured first; none once it is forgotten."""
+    book = RateBook()
+    assert book.first_measured("new") is None
+    for key in (
+        RateKey("new", 1, "k80", plan="a"),
+        RateKey("new", 1, "k80", partner="old"),
+        RateKey("new", 2, "v100"),
+        RateKey("new", 1, "v100"),
+        RateKey("other", 1, "a100"),
+    ):
+        book.observe(key, 100.0, 100.0, 600.0)
+        measured = sorted(
+            key for key in book.measured if key.job_type == "new" and key[3:] == ("", False, "")
+        )
+        assert book.first_measured("new") == (measured[0] if measured else None)
+    assert book.first_measured("new") == RateKey("new", 1, "v100")
+    book.forget(["new"])
+    assert (book.first_measured("new"), book.first_measured("other")) == (None, RateKey("other", 1, "a100"))

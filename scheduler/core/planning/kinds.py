@@ -242,13 +242,9 @@ def _is_new(state: SchedulerState, spec: JobSpec) -> bool:
 
 def _scaled(state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, prior: float) -> float:
     """Return a rate measured in another way of running, scaled to this one; the prior if nothing was measured."""
-    known = [
-        key for key in state.rates.measured if key.job_type == spec.job_type and not (key.partner or key.plan)
-    ]
-    if not known or not spec.reports_steps:
+    key = state.rates.first_measured(spec.job_type)
+    if key is None or not spec.reports_steps:
         return prior
-    # Any of these measurements would do, but after a restart the choice must be the same.
-    key = min(known)
     ratio = _speed_ratio(state, worker_type, key.worker_type)
     return state.rates.measured[key].believed * ratio * gpus / key.gpus
 
