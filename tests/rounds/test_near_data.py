@@ -85,9 +85,9 @@ def with_data(chance: Random) -> RoundInputs:
         for job in inputs.jobs
         if chance.random() < 0.8
     }
-    taken = {gpu for holding in inputs.held.values() for gpu in holding.gpus}
+    held_gpus = {gpu for holding in inputs.held.values() for gpu in holding.gpus}
     stopping = {
-        gpu for view in inputs.nodes for gpu in view.gpus if gpu not in taken and chance.random() < 0.2
+        gpu for view in inputs.nodes for gpu in view.gpus if gpu not in held_gpus and chance.random() < 0.2
     }
     return replace(
         inputs,

@@ -169,8 +169,8 @@ def test_jobs_of_a_user_may_start_at_the_same_time(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as starts:
         for number in range(100):
-            made = [starts.submit(directory, number) for _ in range(4)]
-            assert len({each.result() for each in made}) == 1
+            paths = [starts.submit(directory, number) for _ in range(4)]
+            assert len({each.result() for each in paths}) == 1
 
 
 def test_an_unknown_group_is_an_error(tmp_path: Path) -> None:
