@@ -116,18 +116,18 @@ class Progress:
 
         `succeeded_at`: the step of a save that succeeded, whose length then counts as measured.
         """
-        began_s, self._save_began_s = self._save_began_s, None
-        now_s = time.monotonic()
-        if began_s is not None and self._first_step_s is not None:
-            self._saving_s += now_s - max(began_s, self._first_step_s)
-        if began_s is not None and succeeded_at is not None:
-            with self._lock:
+        with self._lock:
+            began_s, self._save_began_s = self._save_began_s, None
+            now_s = time.monotonic()
+            if began_s is not None and self._first_step_s is not None:
+                self._saving_s += now_s - max(began_s, self._first_step_s)
+            if began_s is not None and succeeded_at is not None:
                 self._save_s.append(now_s - began_s)
                 if succeeded_at > self._last_save:
                     self._intervals.append(succeeded_at - self._last_save)
                 self._last_save = succeeded_at
-        if saved is not None:
-            self.saved = saved
+            if saved is not None:
+                self.saved = saved
 
     def measured(self, now_s: float, steps: int) -> dict[str, float]:
         """Return what is known about this job: the times measured here, replaced by those of `measure`."""
@@ -135,9 +135,11 @@ class Progress:
         values: dict[str, float] = {}
         if self._first_steps is None and steps > self._began_at and stepping_s > 0:
             self._first_steps = steps, stepping_s
-        elif self._first_steps is not None and steps > self._first_steps[0]:
-            first_steps, first_s = self._first_steps
-            values["step_s"] = max(stepping_s - first_s, 0.0) / (steps - first_steps)
+        elif self._first_steps is not None:
+            more, more_s = steps - self._first_steps[0], stepping_s - self._first_steps[1]
+            # A count is read a moment before its time, so two counts may have the same time.
+            if more > 0 and more_s > 0:
+                values["step_s"] = more_s / more
         if stepping_s > 0 and self.waits is not None:
             values |= self.waits.measured(stepping_s, values.get("step_s"))
         if self._save_s:

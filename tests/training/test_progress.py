@@ -92,6 +92,22 @@ def test_a_save_counts_while_it_lasts(tmp_path: Path, clock: Clock) -> None:
     assert written(tmp_path)["final_save_s"] == 100.0
 
 
+def test_two_counts_of_the_same_time_measure_no_step(tmp_path: Path, clock: Clock) -> None:
+    """Another thread may read the count just before a step ends and the time just after it."""
+    progress = Progress(tmp_path, 0, 3, 2)
+    progress.begin(saved=0)
+    progress.waits_for([])
+    progress.step_begins()
+    save(progress, clock, 5, takes_s=0)
+    clock.now_s += 1
+    progress.write(clock.now_s, 15)
+    progress.write(clock.now_s, 16)
+    assert written(tmp_path).keys().isdisjoint({"step_s", "gpu_rate", "overhead", "loss_s"})
+    clock.now_s += 2
+    progress.write(clock.now_s, 16)
+    assert written(tmp_path)["step_s"] == 2.0
+
+
 def test_a_failed_save_measures_nothing(tmp_path: Path, clock: Clock) -> None:
     """A full disk fails at once, which says nothing about how long a save takes."""
     progress = Progress(tmp_path, 0, 3, 2)
@@ -141,6 +157,29 @@ def test_a_loop_that_copies_its_state_never_waits_for_the_file(
     monkeypatch.setattr("os.replace", slowly)
     progress.write(1.0, 5)
     assert written_to_disk == [True]
+
+
+def test_no_save_counts_as_stepping_at_the_moment_of_its_end(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is written just then has the steps' time of before the save or of after it."""
+    progress = Progress(tmp_path, 0, 3, 2)
+    progress.begin(saved=0)
+    progress.step_begins()
+    clock.now_s += 5
+    progress.save_begins(5)
+    clock.now_s += 600
+    writer = threading.Thread(target=progress.write, args=(clock.now_s, 5))
+
+    def as_it_ends() -> float:
+        writer.start()
+        writer.join(0.2)
+        return clock.now_s
+
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=as_it_ends))
+    progress.save_ends(5, succeeded_at=5)
+    writer.join()
+    assert json.loads((tmp_path / "progress-0.json").read_text())["stepping_s"] == 5.0
 
 
 class Slow:
