@@ -21,7 +21,6 @@ from scheduler.core.snapshot import Asked
 from scheduler.core.state import SchedulerState
 from scheduler.model.budgets import Account, AccountId, period_at
 from scheduler.model.cluster import Node, NodeState
-from scheduler.model.lease import nodes_of
 from scheduler.model.shares import ShareTable
 
 
@@ -159,9 +158,7 @@ def _data_cached(state: SchedulerState, now_s: float, fact: f.DataCached) -> Non
 
 def _data_named(state: SchedulerState, now_s: float, fact: f.DataNamed) -> None:
     job = state.jobs[fact.job]
-    holding = state.leases.get(job.lease or "")
-    gang = nodes_of(holding.lease.gpus) if holding is not None and fact.node else ()
-    state.cached.enter_job(job, fact.data, fact.node, gang)
+    state.cached.enter_job(job, fact.data, fact.node, measured.gang_of(state, job))
 
 
 def _cluster_changed(state: SchedulerState) -> None:

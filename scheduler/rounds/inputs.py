@@ -219,7 +219,7 @@ class RoundInputs:
     job_limits_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     # By job that holds no GPUs: how many bytes of its data each node has in its cache. Decides among equal places only.
     cached_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    # GPUs of which no job counts as holding them, but which one has to leave first that was asked to stop.
+    # GPUs that no job counts as holding, where one that was asked to stop may still be saving.
     stopping: frozenset[GpuId] = frozenset()
     # How far ahead of its entitlement a running column may get before others take its GPUs.
     stay_s: float = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from scheduler.core import facts as f
 from scheduler.core.messages import Exit
 from scheduler.core.state import SchedulerState
+from scheduler.model.jobs import Job
 from scheduler.model.lease import RUNNING, SENT, Holding, nodes_of
 from scheduler.model.measured import extra_save_s, final_save_s, pool_key
 from scheduler.model.node_losses import NodeLosses
@@ -17,15 +18,20 @@ def job_measured(state: SchedulerState, now_s: float, fact: f.JobMeasured) -> No
     """
     job = state.jobs[fact.job]
     holding = state.leases.get(job.lease or "")
-    gang = nodes_of(holding.lease.gpus) if holding is not None and fact.node else ()
     key = pool_key(job, fact.worker_type, fact.gpus)
-    state.measured.enter(job.id, key, fact.values, fact.node, gang)
+    state.measured.enter(job.id, key, fact.values, fact.node, gang_of(state, job))
     if holding is None or holding.phase not in (SENT, RUNNING):
         return
     extra_s = extra_save_of(state, holding)
     if extra_s > holding.extra_save_s:
         holding.extra_save_s = extra_s
         state.renumber_sets(holding)
+
+
+def gang_of(state: SchedulerState, job: Job) -> tuple[str, ...]:
+    """Return the nodes of a job's lease; empty if it has none."""
+    holding = state.leases.get(job.lease or "")
+    return nodes_of(holding.lease.gpus) if holding is not None else ()
 
 
 def extra_save_of(state: SchedulerState, holding: Holding) -> float:

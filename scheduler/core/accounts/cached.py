@@ -50,8 +50,8 @@ class CachedBook:
         rows = rows or CachedRows()
         # By node: the bytes in its cache, by user and key.
         self.nodes: dict[str, dict[tuple[str, str], float]] = {}
-        # The same, by user and key first: plans look for the nodes that hold a data set.
-        self._holders: dict[tuple[str, str], dict[str, float]] = {}
+        # By user and key: the nodes that have any of it, so that a plan need not look at all of them for each job.
+        self._holders: dict[tuple[str, str], set[str]] = {}
         for node, data in rows.nodes:
             self.enter_node(node, data)
         # By job: the sizes of the data sets that it has named, by key; 0: unknown.
@@ -69,13 +69,13 @@ class CachedBook:
         held = {(entry.user, entry.key): entry.used_bytes for entry in data}
         if held:
             self.nodes[node] = held
-        for name, used in held.items():
-            self._holders.setdefault(name, {})[node] = used
+        for name in held:
+            self._holders.setdefault(name, set()).add(node)
 
     def drop_node(self, node: str) -> None:
         """Drop what the cache of a node held, because it is lost or has to be reported again."""
         for name in self.nodes.pop(node, {}):
-            del self._holders[name][node]
+            self._holders[name].remove(node)
             if not self._holders[name]:
                 del self._holders[name]
 
@@ -132,12 +132,9 @@ class CachedBook:
 
     def bytes_by_node(self, job: Job) -> dict[str, float]:
         """Return how many bytes of a job's data each node has in its cache; a node that has none is absent."""
-        user, at = job.spec.user, dict[str, float]()
-        for key in self.of_job(job):
-            own, shared = self._holders.get((user, key), {}), self._holders.get(("", key), {})
-            for node in own.keys() | shared.keys():
-                at[node] = at.get(node, 0.0) + max(own.get(node, 0.0), shared.get(node, 0.0))
-        return {node: at[node] for node in sorted(at)}
+        data, user = self.of_job(job), job.spec.user
+        nodes = {node for key in data for name in (user, "") for node in self._holders.get((name, key), ())}
+        return {node: self.bytes_at(node, user, data) for node in sorted(nodes)}
 
     def bytes_of(self, jobs: Iterable[Job]) -> dict[str, dict[str, float]]:
         """Return `bytes_by_node` of those of these jobs of which any node has data, by job. Equal jobs share theirs."""
