@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 
 from gavel.training.data import ring
 from gavel.training.data.staging import Staging
+from tests.training.data.stops import stopped_after
 from tests.training.data.test_staging import EPOCH, PATIENCE_S, World, content
 
 OLD = b"prepared by old code"
@@ -144,50 +145,20 @@ def test_a_job_that_is_suspended_while_it_joins_stops_no_other(tmp_path: Path) -
     assert world.begun_twice() == []
 
 
-class Killed(BaseException):
-    """A process is killed."""
-
-
-def test_a_job_may_be_killed_anywhere_while_it_joins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_may_be_killed_anywhere_while_it_joins(tmp_path: Path) -> None:
     """After whichever call of the system: the next job finds neither its files nor those of the group before."""
-
-    def killed_after(calls: int, member: Staging) -> bool:
-        """Let a member join, and kill it after so many calls; return whether it was killed."""
-        left = calls
-
-        def killing(function: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*arguments: Any, **words: Any) -> Any:
-                nonlocal left
-                result = function(*arguments, **words)
-                left -= 1
-                if left == 0:
-                    raise Killed
-                return result
-
-            return call
-
-        with monkeypatch.context() as patch:
-            patch.setattr(fcntl, "flock", killing(fcntl.flock))
-            patch.setattr(tempfile, "mkdtemp", killing(tempfile.mkdtemp))
-            patch.setattr(tempfile, "mkstemp", killing(tempfile.mkstemp))
-            for name in ("open", "listdir", "rename", "pwrite", "unlink", "rmdir"):
-                patch.setattr(os, name, killing(getattr(os, name)))
-            try:
-                member.join(EPOCH, 0)
-            except Killed:
-                member.forget()
-                return True
-        return False
-
+    system = [(fcntl, "flock"), (tempfile, "mkdtemp"), (tempfile, "mkstemp")]
+    system += [(os, name) for name in ("open", "listdir", "rename", "pwrite", "unlink", "rmdir")]
     for calls in itertools.count(1):
         world = World(tmp_path / str(calls))
         killed, _ = world.add()
         killed.claim()
         killed.put(0, OLD)
         world.kill(killed)
-        was_killed = killed_after(calls, Staging(str(world.folder), PATIENCE_S))
-        if not was_killed:
+        joining = Staging(str(world.folder), PATIENCE_S)
+        if not stopped_after(calls, partial(joining.join, EPOCH, 0), system):
             break
+        joining.forget()
         began_s = world.now_s
         member, first = world.add()
         assert (first, world.now_s) == (0, began_s)

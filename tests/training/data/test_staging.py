@@ -6,15 +6,13 @@ import fcntl
 import itertools
 import os
 import random
-import threading
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gavel.training.data.staging import AHEAD, LOOK_S, Staging
+from tests.training.data.stops import stopped_after
 
 EPOCH = 12
 PATIENCE_S = 30.0
@@ -285,44 +283,14 @@ def test_what_a_stopped_member_was_preparing_falls_to_others(tmp_path: Path) -> 
     assert second.claim() is None
 
 
-class Stopped(BaseException):
-    """A member is stopped, and does not go on."""
-
-
-def test_a_member_may_stop_anywhere_in_a_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_may_stop_anywhere_in_a_claim(tmp_path: Path) -> None:
     """After whichever call of the system it stops, the others wait for `patience_s` once, and go on as members."""
-
-    def stop_after(calls: int, member: Staging) -> bool:
-        """Let a member claim a batch, and stop it after so many calls; return whether it was stopped."""
-        left, its_thread = calls, threading.get_ident()
-
-        def stopping(function: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*arguments: Any) -> Any:
-                nonlocal left
-                result = function(*arguments)
-                # Threads that earlier tests left behind call the system, too.
-                if threading.get_ident() == its_thread:
-                    left -= 1
-                    if left == 0:
-                        raise Stopped
-                return result
-
-            return call
-
-        with monkeypatch.context() as patch:
-            patch.setattr(fcntl, "flock", stopping(fcntl.flock))
-            for name in ("link", "open", "write", "fstat", "stat", "unlink", "close"):
-                patch.setattr(os, name, stopping(getattr(os, name)))
-            try:
-                member.claim()
-            except Stopped:
-                return True
-        return False
-
+    system = [(fcntl, "flock")]
+    system += [(os, name) for name in ("link", "open", "write", "fstat", "stat", "unlink", "close")]
     for calls in itertools.count(1):
         world = World(tmp_path / str(calls))
         first, second = world.add()[0], world.add()[0]
-        was_stopped = stop_after(calls, second)
+        was_stopped = stopped_after(calls, second.claim, system)
         world.stopped.add(id(second))
         began_s = world.now_s
         assert [first.take(number) for number in range(EPOCH)] == [content(n) for n in range(EPOCH)]
