@@ -14,7 +14,7 @@ from tests.e2e.cluster import SCRIPTS, Cluster, eventually
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-FILES = 600
+FILES = 240
 
 
 @pytest.fixture

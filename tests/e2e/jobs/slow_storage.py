@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader
 
 from gavel.training import CachedDataset, LeasedIterator, ResumableSampler
 
-BYTES_PER_S, MODEL_S, BATCH = 400_000, 0.01, 4
+# Long steps: on a busy machine each also waits some milliseconds for a CPU.
+BYTES_PER_S, MODEL_S, BATCH = 80_000, 0.05, 4
 
 
 class Link:
