@@ -20,8 +20,10 @@ def within_budgets(scene: Scene, columns: list[Column]) -> tuple[list[Column], F
     if not state.budgets.of(scene.job.spec):
         return columns, None
     jobs = dict.fromkeys(job for column in columns for job in column.bundle.jobs)
-    ends_s = boundary_s(state, now_s) + state.settings.round_s
-    limits = limits_for(state, now_s, ends_s, jobs)
+    starts_s = boundary_s(state, now_s)
+    # Who is beyond a budget is decided when the next round is prepared.
+    at_s = max(now_s, starts_s - state.settings.solve_lead_s)
+    limits = limits_for(state, at_s, starts_s + state.settings.round_s, jobs)
     purse = limits.purse(state.held_leases)
     exceeded = [purse.first_exceeded(column.bundle) for column in columns]
     admitted = [column for column, row in zip(columns, exceeded, strict=True) if row is None]

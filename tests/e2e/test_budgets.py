@@ -37,6 +37,7 @@ def test_a_job_stops_and_waits_when_its_budget_is_spent(cluster: Cluster, tmp_pa
     cluster.start_scheduler()
     eventually(lambda: cluster.client.explain(job).reason == "quota_budget", "it waits for its budget")
     assert "GPU-hours a month" in cluster.answer("explain", job)
+    eventually(lambda: cluster.client.tenants(["org"])[0].limits[0].committed == 0, "its GPU is free")
     (org,) = json.loads(cluster.answer("tenant", "show", "org", "--json"))
     (budget,) = org["limits"]
     assert 0 < budget["used"] <= budget["limit"]

@@ -71,10 +71,14 @@ def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: flo
 
 
 def in_mid_round(state: SchedulerState, kinds: Kinds, now_s: float) -> RoundInputs:
-    """Return the inputs in mid-round: every job is pinned, so that only idle GPUs can be given out."""
+    """Return the inputs in mid-round: every job is pinned, so that only idle GPUs can be given out.
+
+    Budgets have to admit the next round, too: a job that had to stop at its beginning is not started.
+    """
+    next_ends_s = state.round.ends_s + state.settings.round_s
     held = {name: _pinned(holding) for name, holding in state.held_leases.items()}
     stopping = _stopping(state)
-    return _inputs(state, kinds, now_s, held, stopping, stopping, ends_s=state.round.ends_s, ahead=False)
+    return _inputs(state, kinds, now_s, held, stopping, stopping, ends_s=next_ends_s, ahead=False)
 
 
 def _stopping(state: SchedulerState) -> frozenset[str]:
@@ -118,7 +122,10 @@ def _inputs(
     ends_s: float,
     ahead: bool,
 ) -> RoundInputs:
-    """Return the inputs of a round. `stuck`: GPUs to leave out. `ahead`: for the next round, not the current one."""
+    """Return the inputs of a round. `stuck`: GPUs to leave out. `ahead`: for the next round, not the current one.
+
+    `ends_s`: until when budgets have to last.
+    """
     settings = state.settings
     types = _known_types(state, kinds)
     only_fill = beyond_backfills(state, now_s, ends_s)

@@ -13,6 +13,7 @@ from scheduler.core.accounts.budgets import spent
 from scheduler.core.facts import RoundPlanned
 from scheduler.core.messages import SetPrices, SetTenants, UpdateJob
 from scheduler.core.state import SchedulerState
+from scheduler.explain import Reason, explain
 from scheduler.model.budgets import DAY_S
 from scheduler.model.changes import JobChanges
 from scheduler.model.gpu_quotas import Level
@@ -80,6 +81,40 @@ def test_a_budget_that_is_spent_ends_leases_with_their_round(desk_of: DeskOf) ->
     until(desk, 3000.0)
     assert desk.job(other).state is JobState.RUNNING
     assert desk.job(name).lease is None
+
+
+def test_the_rest_of_a_spent_budget_starts_no_job_in_mid_round(desk_of: DeskOf) -> None:
+    """Idle GPUs are not given out for the rest of a round to a job that could not go on in the next one."""
+    desk = desk_of(node("n1", 1), tenants=(org(gpu_hours={"day": 0.5}),))
+    (name,) = desk.submit(job(tenant="org", user="ann", steps=1e9))
+    until(desk, 1460.0)
+    assert desk.job(name).state is JobState.PREEMPTED
+    until(desk, 1600.0)
+    state = desk.core.state
+    rest_s = 1800.0 - 3600.0 * spending(state, 1600.0)
+    assert rest_s > state.round.ends_s - 1600.0 + state.settings.lease_margin_s
+    (later,) = desk.submit(job(tenant="org", user="ann", steps=1e9))
+    until(desk, 2400.0)
+    assert [desk.job(each).attempt for each in (name, later)] == [1, 0]
+    (other,) = desk.submit(job(tenant="team", user="bob", steps=1e9))
+    until(desk, 2410.0)
+    assert desk.job(other).attempt == 1
+
+
+def test_a_job_whose_next_round_fits_waits_for_it_in_mid_round(desk_of: DeskOf) -> None:
+    """The rest of this round and the next do not fit together, so it starts with the next, as its explanation says."""
+    desk = desk_of(node("n1", 1), tenants=(org(gpu_hours={"day": 0.2}),))
+    (lease,) = desk.run(job(tenant="org", user="ann", steps=1e9))
+    until(desk, 95.0)
+    desk.report(exits=(exited(lease, "finished", 1e9),))
+    desk.settle()
+    until(desk, 100.0)
+    (name,) = desk.submit(job(tenant="org", user="ann", steps=1e9))
+    until(desk, 300.0)
+    assert desk.job(name).attempt == 0
+    assert explain(desk.core.state, name, 300.0).reason == Reason.WAITING_FOR_ROUND
+    until(desk, 365.0)
+    assert desk.job(name).state is JobState.RUNNING
 
 
 def test_a_new_period_lets_it_run(desk_of: DeskOf) -> None:
