@@ -95,8 +95,7 @@ def answer(
     parts = fractions(*rates)
     cpus = cached["cpus"] if overlap == IN_TURN else _parallel(cached)
     scaling = 1.0
-    if fewer is not None and overlap != IN_TURN:
-        ratio = _parallel(cached) / _parallel(fewer)
+    if fewer is not None and overlap != IN_TURN and (ratio := _parallel(cached) / _parallel(fewer)) > 1:
         scaling = min(1.0, max(0.0, (cached["loading_rate"] / fewer["loading_rate"] - 1) / (ratio - 1)))
     options = list(changes(step, cpus, scaling))
     helps_most = best(options)

@@ -361,7 +361,7 @@ class Links:
         for name, silent_s in list(self._silent_at_s.items()):
             if name in self.by_name:
                 del self._silent_at_s[name]
-            elif silent_s <= now_s:
+            elif silent_s <= now_s and not self._stopping:
                 del self._silent_at_s[name]
                 log.warning("node %(node)s is silent: it has no link, and did not come back", {"node": name})
                 self.world.send(NodeSilent(node=name))

@@ -222,6 +222,19 @@ async def test_a_scheduler_that_stops_calls_no_node_silent():
 
 
 @on_event_loop
+async def test_a_scheduler_whose_stop_takes_long_calls_no_node_silent():
+    """Also not one whose link was lost shortly before: it may come back to the next process in time."""
+    scheduler = Scheduler()
+    async with scheduler:
+        async with scheduler.peer("n1") as peer:
+            await peer.join()
+        await until(lambda: not scheduler.links.by_name)
+        scheduler.links.stop()
+        scheduler.links._check_all(scheduler.world.now_s() + 3600.0)
+    assert scheduler.state.nodes["n1"].state == NodeState.UP
+
+
+@on_event_loop
 async def test_a_node_that_does_not_come_back_after_a_restart_is_silent():
     """A node that disappeared while the scheduler was down counts as silent after the usual time."""
     first = Scheduler()

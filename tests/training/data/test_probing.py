@@ -23,7 +23,7 @@ class Loader:
     def __len__(self): return 1000
     def __iter__(self):
         for index in range(1000):
-            time.sleep(0.004)
+            time.sleep(0.04)
             yield index
 class Checkpoint:
     def load(self): raise SystemExit("loaded")
@@ -31,7 +31,7 @@ class Checkpoint:
 print("mode", os.environ["GAVEL_PROBE"])
 save_text("state.txt", "a state")
 for batch in LeasedIterator(Loader(), checkpoint=Checkpoint(), steps=1000):
-    time.sleep(0.002)
+    time.sleep(0.02)
 open("exported", "w")
 """
 
@@ -129,6 +129,12 @@ def test_cpus_help_only_as_far_as_was_measured() -> None:
     result = answer(report(50.0), report(50.0, 50.0), report(100.0), fewer)
     assert result["cpu_scaling"] == 0.0
     assert result["best"] is None
+
+
+def test_where_cpus_cannot_be_taken_away_nothing_is_known_of_their_scaling() -> None:
+    """A system without affinity measures the same CPUs twice."""
+    result = answer(report(50.0), report(50.0, 50.0), report(100.0), report(50.0, 50.0))
+    assert result["cpu_scaling"] == 1.0
 
 
 def test_noise_makes_no_part_negative() -> None:

@@ -153,7 +153,7 @@ class Sender:
         """Have the thread end, and end the try that is under way."""
         self._stopped = True
         self._wake.set()
-        self._webhook.abort()
+        self._webhook.close()
 
     def join(self, wait_s: float) -> bool:
         """Wait for the end of the thread. Return whether it has ended within this time."""

@@ -35,7 +35,8 @@ class Webhook:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._connection: HTTPConnection | None = None
-        self._is_over = False
+        # Whether the try under way is to end, and whether every later one is.
+        self._is_over = self._is_closed = False
 
     def send(self, message: Message) -> None:
         """Send a message. Raise SendFailed unless the receiver confirms it with a status from 200 to 299."""
@@ -51,6 +52,7 @@ class Webhook:
         limit.daemon = True
         limit.start()
         try:
+            self._must_go_on()
             self._connection.connect()
             # `abort` may have come too early to find a socket.
             self._must_go_on()
@@ -76,8 +78,13 @@ class Webhook:
             with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
 
+    def close(self) -> None:
+        """End the try that is under way, from another thread, and every later one at once."""
+        self._is_closed = True
+        self.abort()
+
     def _must_go_on(self) -> None:
-        if self._is_over:
+        if self._is_over or self._is_closed:
             raise TimeoutError
 
     def _headers(self, message: Message) -> dict[str, str]:

@@ -116,6 +116,16 @@ def test_a_try_can_be_aborted() -> None:
         other.join()
 
 
+def test_no_try_begins_after_the_end() -> None:
+    """A thread that was about to send when the scheduler stopped does not wait for a receiver that hangs."""
+    with Receiver() as receiver:
+        webhook = Webhook(channel(receiver.url))
+        webhook.close()
+        with pytest.raises(SendFailed):
+            webhook.send(MESSAGE)
+        assert receiver.requests == []
+
+
 def test_nobody_listens(wording: Wording) -> None:
     """A refused connection and a host that does not exist are failures with their reasons."""
     wording(failure(channel(f"http://127.0.0.1:{free_port()}/")))
