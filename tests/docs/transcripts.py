@@ -17,6 +17,7 @@ from pathlib import Path
 from gavel.client import Client, NodeState
 from tests.e2e.cluster import PATIENCE_S as NODE_PATIENCE_S
 from tests.e2e.cluster import eventually, processes_of
+from tests.support.notes import without_notes
 from tests.support.up import Up
 from worker_agent.shim import process_tree
 
@@ -82,7 +83,7 @@ def follow(page: Path, folder: Path, **environ: str) -> None:
 
 
 def printed(command: str, folder: Path, environ: Mapping[str, str]) -> list[str]:
-    """Return the lines that a command prints, without empty lines; it must succeed."""
+    """Return the lines that a command prints, without empty lines and notes about a slow scheduler; it must succeed."""
     done = subprocess.run(
         ["bash", "-c", command],
         check=False,
@@ -94,7 +95,7 @@ def printed(command: str, folder: Path, environ: Mapping[str, str]) -> list[str]
         timeout=PATIENCE_S,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}"
-    return [" ".join(line.split()) for line in done.stdout.splitlines() if line.strip()]
+    return [" ".join(line.split()) for line in without_notes(done.stdout).splitlines() if line.strip()]
 
 
 def pattern(expected: list[str]) -> str:

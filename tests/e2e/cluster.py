@@ -25,6 +25,7 @@ from unittest import mock
 
 from gavel.cli.service.local_cluster import LocalCluster
 from gavel.client import Client, Job, JobSpec, JobState, Refused
+from tests.support.notes import without_notes
 from tests.worker_agent.shim_runs import end_groups
 from worker_agent.shim import process_tree
 
@@ -223,13 +224,13 @@ class Cluster(LocalCluster):
         )
 
     def answer(self, *arguments: str) -> str:
-        """Run the command, which must succeed, and return its output."""
+        """Run the command, which must succeed, and return its output without notes about a slow scheduler."""
         with tempfile.TemporaryFile("w+") as output:
             status = self.gavel(*arguments, output=output).wait(PATIENCE_S)
             output.seek(0)
             text = output.read()
         assert status == 0, text
-        return text
+        return without_notes(text)
 
     def follower(self, job: str) -> Follower:
         """Start `gavel logs -f`, and wait until it shows something."""

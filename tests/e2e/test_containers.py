@@ -24,6 +24,8 @@ from tests.support.wording import Wording
 from worker_agent.runs.runtimes import try_runtime
 
 IMAGE = "r.io/train:1"
+# More than are done while the file that lets a job finish is not there.
+STEPS = 30_000
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +92,7 @@ def test_a_job_in_charliecloud_is_preempted_and_resumes(
     go = tmp_path / "go"
     command = ("python3", str(SCRIPTS / "counting.py"), str(go))
     container = inside(image, mounts=(str(SCRIPTS),))
-    (job,) = cluster.client.submit(JobSpec(command=command, container=container, steps=500))
+    (job,) = cluster.client.submit(JobSpec(command=command, container=container, steps=STEPS))
     cluster.until(job, lambda it: it.steps_done >= 10, "has done ten steps")
     assert os.readlink(f"/proc/{cluster.started(job)['pid']}/root") == "/"
     assert os.readlink(f"/proc/{cluster.started(job)['pid']}/exe").startswith(PYTHON)
@@ -100,8 +102,8 @@ def test_a_job_in_charliecloud_is_preempted_and_resumes(
     cluster.client.release(job)
     done = cluster.wait_until_completed(job)
     starts = cluster.json_lines(job, "start")
-    assert (done.steps_done, done.attempt, starts[1]["step"] > 0) == (500, 2, True)
-    assert cluster.json_lines(job)[-1]["sum"] == whole(500)
+    assert (done.steps_done, done.attempt, starts[1]["step"] > 0) == (STEPS, 2, True)
+    assert cluster.json_lines(job)[-1]["sum"] == whole(STEPS)
 
 
 def test_what_a_job_in_charliecloud_sees(cluster: Cluster, image: Path) -> None:
@@ -212,7 +214,7 @@ def test_containers_outside_the_process_tree(cluster: Cluster, docker: FakeDocke
     go = tmp_path / "go"
     command = (sys.executable, str(SCRIPTS / "counting.py"), str(go))
     container = Container(IMAGE, "docker", mounts=(str(SCRIPTS),))
-    (job,) = cluster.client.submit(JobSpec(command=command, container=container, steps=500))
+    (job,) = cluster.client.submit(JobSpec(command=command, container=container, steps=STEPS))
     eventually(lambda: "pulling" in cluster.output(job), "the image is being fetched")
     assert cluster.job(job).placement.phase != "running"
     docker.may_pull.set()
@@ -222,8 +224,8 @@ def test_containers_outside_the_process_tree(cluster: Cluster, docker: FakeDocke
     assert docker.containers == {}
     go.touch()
     cluster.client.release(job)
-    assert cluster.wait_until_completed(job).steps_done == 500
-    assert cluster.json_lines(job)[-1]["sum"] == whole(500)
+    assert cluster.wait_until_completed(job).steps_done == STEPS
+    assert cluster.json_lines(job)[-1]["sum"] == whole(STEPS)
     assert docker.uids == {os.getuid()}
 
 
@@ -236,7 +238,7 @@ def test_a_container_whose_shim_was_killed_is_removed_before_its_gpu_is_free(
     go = tmp_path / "go"
     command = (sys.executable, str(SCRIPTS / "counting.py"), str(go))
     container = Container(IMAGE, "docker", mounts=(str(SCRIPTS),))
-    (job,) = cluster.client.submit(JobSpec(command=command, container=container, steps=500))
+    (job,) = cluster.client.submit(JobSpec(command=command, container=container, steps=STEPS))
     pid = cluster.started(job)["pid"]
     (folder,) = cluster.run_folders(job)
     (folder / removed).unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from worker_agent.shim import process_tree
 SOON = ("--ask-s", "4", "--grace-s", "1.5")
 LONG_LEASES = ("scheduler.round_s=600",)
 SHORT_LEASES = (
-    *("scheduler.round_s=5", "scheduler.solve_lead_s=2.5", "scheduler.plan_lead_s=2"),
+    *("scheduler.round_s=8", "scheduler.solve_lead_s=5", "scheduler.plan_lead_s=4"),
     *("scheduler.lease_margin_s=8", "agents.silence_s=5"),
 )
 STEPS = 30_000

@@ -11,6 +11,7 @@ import pytest
 
 from gavel.client import Invalid, JobSpec
 from tests.e2e.cluster import Cluster, eventually
+from tests.support.notes import without_notes
 from tests.support.wording import Wording
 
 
@@ -135,7 +136,7 @@ def test_the_command_fetches_outputs_into_a_directory_of_the_job(
         with (tmp_path / "output").open("w+") as output:
             code = cluster.gavel("fetch", *arguments, output=output).wait()
             output.seek(0)
-            wording(f"{code}: {output.read()}", job=mention(without))
+            wording(f"{code}: {without_notes(output.read())}", job=mention(without))
 
 
 def test_outputs_survive_the_work_directory(cluster: Cluster, tmp_path: Path) -> None:

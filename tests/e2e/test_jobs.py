@@ -13,6 +13,8 @@ from gavel.client import After, JobState
 from tests.e2e.cluster import PATIENCE_S, ROOT, Cluster, alive, eventually, gone, whole
 
 V100 = ("v100",)
+# More than are done while the file that lets a job finish is not there.
+STEPS = 30_000
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +41,16 @@ def go(tmp_path: Path) -> Path:
 
 def test_a_job_runs_to_completion(cluster: Cluster, go: Path) -> None:
     """A job waits, runs, completes with exactly its steps, and leaves a log that can be read."""
-    job = cluster.submit("counting.py", go, steps=500, worker_types=V100, name="first")
+    job = cluster.submit("counting.py", go, steps=STEPS, worker_types=V100, name="first")
     assert cluster.wait_until_running(job).placement.worker_type == "v100"
     start = cluster.started(job)
     assert alive(start["pid"])
     go.touch()
     done = cluster.wait_until_completed(job)
-    assert (done.steps_done, done.attempt, done.preemptions, done.failures) == (500, 1, 0, 0)
+    assert (done.steps_done, done.attempt, done.preemptions, done.failures) == (STEPS, 1, 0, 0)
     assert [(line["at"], line["step"]) for line in cluster.json_lines(job)[:1]] == [("start", 0)]
     last = cluster.json_lines(job)[-1]
-    assert (last["at"], last["step"], last["sum"], last["pid"]) == ("end", 500, whole(500), start["pid"])
+    assert (last["at"], last["step"], last["sum"], last["pid"]) == ("end", STEPS, whole(STEPS), start["pid"])
     gone([start["pid"]])
     assert "completed" in cluster.answer("show", job)
 
@@ -109,7 +111,7 @@ def test_an_example_runs_unchanged(cluster: Cluster, name: str) -> None:
 
 def test_two_ranks_stop_at_the_same_step_and_continue_from_it(cluster: Cluster, go: Path) -> None:
     """After a requeue, both ranks end at a step on which they agree, and the next attempt begins there."""
-    job = cluster.submit("counting.py", go, gpus=2, steps=30_000, worker_types=V100)
+    job = cluster.submit("counting.py", go, gpus=2, steps=STEPS, worker_types=V100)
     cluster.ranks(job, 2)
     cluster.client.requeue(job)
     again = cluster.ranks(job, 2, attempt=2)
@@ -118,8 +120,8 @@ def test_two_ranks_stop_at_the_same_step_and_continue_from_it(cluster: Cluster, 
     }
     assert sorted(line["node"] for line in again) == ["n1", "n2"]
     go.touch()
-    assert cluster.wait_until_completed(job).steps_done == 30_000
-    assert [line["sum"] for line in cluster.json_lines(job, "end")] == [whole(30_000)] * 2
+    assert cluster.wait_until_completed(job).steps_done == STEPS
+    assert [line["sum"] for line in cluster.json_lines(job, "end")] == [whole(STEPS)] * 2
 
 
 def test_a_rank_that_dies_takes_the_attempt_with_it_and_the_next_one_works(cluster: Cluster) -> None:
@@ -152,7 +154,7 @@ def test_a_script_without_gavels_library_saves_when_signalled_and_continues(
 
 def test_a_job_that_is_held_keeps_its_steps_and_continues_when_released(cluster: Cluster, go: Path) -> None:
     """A held job saves, ends and is not started; after `release` it continues without losing a step."""
-    job = cluster.submit("counting.py", go, steps=30_000, worker_types=V100)
+    job = cluster.submit("counting.py", go, steps=STEPS, worker_types=V100)
     pid = cluster.started(job)["pid"]
     cluster.client.hold(job)
     gone([pid])
@@ -163,20 +165,20 @@ def test_a_job_that_is_held_keeps_its_steps_and_continues_when_released(cluster:
     cluster.client.release(job)
     assert cluster.started(job, attempt=2)["step"] == held.steps_saved
     go.touch()
-    assert cluster.wait_until_completed(job).steps_done == 30_000
-    assert cluster.json_lines(job, "end")[0]["sum"] == whole(30_000)
+    assert cluster.wait_until_completed(job).steps_done == STEPS
+    assert cluster.json_lines(job, "end")[0]["sum"] == whole(STEPS)
 
 
 def test_a_job_that_is_requeued_continues_from_its_checkpoint(cluster: Cluster, go: Path) -> None:
     """The next attempt continues where the first one saved."""
-    job = cluster.submit("counting.py", go, steps=30_000, worker_types=V100)
+    job = cluster.submit("counting.py", go, steps=STEPS, worker_types=V100)
     first = cluster.started(job)
     cluster.client.requeue(job)
     second = cluster.started(job, attempt=2)
     assert second["step"] == cluster.json_lines(job, "lease over")[0]["step"]
     go.touch()
-    assert cluster.wait_until_completed(job).steps_done == 30_000
-    assert cluster.json_lines(job, "end")[0]["sum"] == whole(30_000)
+    assert cluster.wait_until_completed(job).steps_done == STEPS
+    assert cluster.json_lines(job, "end")[0]["sum"] == whole(STEPS)
     gone([first["pid"], second["pid"]])
 
 
@@ -196,7 +198,7 @@ def test_an_array_is_a_job_per_index(cluster: Cluster, go: Path) -> None:
 
 def test_a_job_waits_for_its_dependency(cluster: Cluster, go: Path, tmp_path: Path) -> None:
     """A job is blocked while its dependency runs, although GPUs are free, and starts when that has succeeded."""
-    first = cluster.submit("counting.py", go, steps=30_000, worker_types=V100)
+    first = cluster.submit("counting.py", go, steps=STEPS, worker_types=V100)
     cluster.started(first)
     second = cluster.submit("counting.py", go, steps=10, after=(After(first),), worker_types=V100)
     waits = cluster.job(second)
@@ -222,7 +224,7 @@ def test_a_job_after_one_that_fails_does_not_run(cluster: Cluster, go: Path) -> 
 
 def test_the_commands_agree_with_the_library(cluster: Cluster, go: Path) -> None:
     """submit, queue --json and explain show a running job as the library does."""
-    job = cluster.submit("counting.py", go, steps=30_000, worker_types=V100, name="watched")
+    job = cluster.submit("counting.py", go, steps=STEPS, worker_types=V100, name="watched")
     cluster.wait_until_running(job)
     listed = json.loads(cluster.answer("queue", "--json"))
     assert "watched" in json.dumps(listed)

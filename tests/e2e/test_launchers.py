@@ -19,7 +19,8 @@ from tests.e2e.cluster import Cluster, eventually
 ROOT = Path(__file__).parents[2]
 TEXT = ROOT / "examples" / "jobs" / "text.py"
 JOBS = Path(__file__).parent / "jobs"
-STEPS = 150
+# More than are done until a job is held, however late that is noticed.
+STEPS = 500
 # What each recipe needs, and the script that takes the place of its train.py.
 RECIPES = {
     "pytorch": ("torch", TEXT, ("--step-s", "0.02", "--steps")),

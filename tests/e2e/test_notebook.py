@@ -27,7 +27,8 @@ NOTEBOOK = Path(__file__).parents[2] / "examples" / "first_steps.ipynb"
 def executed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """The cells of the notebook by their source, executed in order."""
     folder = tmp_path_factory.mktemp("notebook") / "up"
-    up = Up(folder, "--listen", "127.0.0.1:0")
+    # In long rounds, no turn ends because the machine is too busy to renew a lease in time.
+    up = Up(folder, "--listen", "127.0.0.1:0", "--round-s", "600")
     try:
         notebook = nbformat.read(NOTEBOOK, as_version=4)
         environ = {**os.environ, "GAVEL_ADDRESS": up.address(), "IPYTHONDIR": str(folder / "ipython")}

@@ -12,7 +12,7 @@ from tests.e2e.cluster import processes_of
 from tests.support.wording import Wording
 
 # Enough for two attempts.
-STEPS = 40
+STEPS = 80
 PAGE = (Path(__file__).parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")
 
 

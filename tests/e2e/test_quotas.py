@@ -11,6 +11,9 @@ import pytest
 from gavel.client import Invalid, JobState, TooMany
 from tests.e2e.cluster import Cluster, eventually
 
+# More than are done while the file is not there.
+STEPS = 30_000
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
@@ -24,11 +27,11 @@ def test_a_quota_holds_until_it_is_lifted(cluster: Cluster, tmp_path: Path) -> N
     go = tmp_path / "go"
     cluster.answer("tenant", "set", "org", "--gpus", "v100=1")
     with pytest.raises(Invalid) as caught:
-        cluster.submit("counting.py", go, steps=1000, gpus=2, tenant="org/a")
+        cluster.submit("counting.py", go, steps=STEPS, gpus=2, tenant="org/a")
     assert caught.value.field == "gpus"
-    first = cluster.submit("counting.py", go, steps=1000, tenant="org/a")
+    first = cluster.submit("counting.py", go, steps=STEPS, tenant="org/a")
     cluster.wait_until_running(first)
-    second = cluster.submit("counting.py", go, steps=1000, tenant="org/b")
+    second = cluster.submit("counting.py", go, steps=STEPS, tenant="org/b")
     cluster.kill("scheduler")
     cluster.start_scheduler()
     eventually(lambda: cluster.client.explain(second).reason == "quota_gpus", "it waits for its quota")
@@ -47,15 +50,15 @@ def test_limits_on_jobs_hold_with_real_processes(cluster: Cluster, tmp_path: Pat
     """One job of the tenant runs, the second waits and says why, the third is refused; all outlive the scheduler."""
     go = tmp_path / "go"
     cluster.answer("tenant", "set", "lab", "--jobs-running", "1", "--jobs-unfinished", "2")
-    first = cluster.submit("counting.py", go, steps=1000, tenant="lab/a")
+    first = cluster.submit("counting.py", go, steps=STEPS, tenant="lab/a")
     cluster.wait_until_running(first)
-    second = cluster.submit("counting.py", go, steps=1000, tenant="lab/b")
+    second = cluster.submit("counting.py", go, steps=STEPS, tenant="lab/b")
     cluster.kill("scheduler")
     cluster.start_scheduler()
     eventually(lambda: cluster.client.explain(second).reason == "quota_jobs", "it waits for its quota")
     assert f"job {first} runs" in cluster.answer("explain", second)
     with pytest.raises(TooMany) as caught:
-        cluster.submit("counting.py", go, steps=1000, tenant="lab")
+        cluster.submit("counting.py", go, steps=STEPS, tenant="lab")
     assert caught.value.field == "tenant"
     assert cluster.job(second).state is JobState.QUEUED
     cluster.answer("tenant", "set", "lab", "--jobs-running", "2")

@@ -64,13 +64,14 @@ def test_two_jobs_on_one_gpu_take_turns_and_lose_no_step(cluster: Cluster, go: P
         ends = [line["step"] for line in cluster.json_lines(job, "lease over")]
         assert starts == [0, *ends]
         assert starts[-1] > 0
-    assert reader.lines() == cluster.output(jobs[0]).splitlines()
+    printed = cluster.output(jobs[0]).splitlines()
+    assert reader.lines() == [line for line in printed if line.startswith("{")]
 
 
 def test_a_training_script_with_torch_continues_where_it_was(cluster: Cluster, go: Path) -> None:
     """A real loop with PyTorch beside a counting job: preempted at least once, and its exact steps in the end."""
     script = "../../../examples/jobs/regression.py"
-    steps = 300
+    steps = 600
     training = cluster.submit(script, "--steps", steps, "--step-s", 0.04, steps=steps, worker_types=("v100",))
     other = cluster.submit("counting.py", go, steps=30_000, worker_types=("v100",))
     cluster.until(training, was_preempted, "is preempted and comes back")

@@ -58,8 +58,10 @@ def run(tmp_path: Path) -> Iterator[RunDirectory]:
 
 
 def persisted(steps: LeasedIterator[Any]) -> None:
-    """Wait until no checkpoint is being written."""
-    eventually(lambda: steps._saver._persist is None or steps._saver._persist.done)
+    """Wait until no checkpoint is being written, and the loop can hear of that."""
+    if (persist := steps._saver._persist) is not None:
+        persist._thread.join(120)
+        assert persist.done
 
 
 def drain(steps: LeasedIterator[Any]) -> None:
@@ -168,8 +170,8 @@ def test_the_last_checkpoint_waits_for_the_one_in_progress(run: RunDirectory) ->
     """Both are on disk when the loop has ended; the last one is written by the loop itself."""
     copying = Copying()
     steps = LeasedIterator("abcd", checkpoint=copying, steps=4, every_steps=3)
-    threading.Timer(0.2, copying.disk.set).start()
     copying.disk.clear()
+    threading.Timer(0.2, copying.disk.set).start()
     assert list(steps) == list("abcd")
     assert (copying.snapshots, copying.saved) == ([3], [3, 4])
     assert run.progress()["state"] == "finished"
@@ -183,10 +185,12 @@ def test_without_time_for_the_last_checkpoint_the_one_in_progress_counts(
     steps = LeasedIterator("abcd", checkpoint=copying, steps=4, every_steps=3)
     for _ in steps:
         if steps.step == 3:
+            persist = steps._saver._persist
+            assert persist is not None
             persisted(steps)
-            # Less is left than a checkpoint takes and the spare second.
-            run.write_lease(ask_in_s=-1.0, signal_after_s=0.1, kill_after_s=1.5)
-            steps._saver._durable_s = 3.0
+            # Less is left than a checkpoint takes.
+            persist.ended_s = steps._saver._began_s + 300.0
+            run.write_lease(ask_in_s=-1.0, signal_after_s=0.1, kill_after_s=60.0)
     assert copying.saved == [3]
     assert run.progress()["saved"] == 3
     assert run.progress()["state"] == "yielded"
@@ -283,10 +287,12 @@ class Slow:
     def save(self, step): print("saved", step, flush=True)
     def snapshot(self, step):
         def write():
+            ends.wait(60)
             time.sleep(0.5)
             print("written", step, flush=True)
         return write
 
+ends = threading.Event()
 for batch in LeasedIterator(range(9), checkpoint=Slow(), steps=9, every_steps=2):
     if batch == 2:
         if sys.argv[1] == "fork" and os.fork() == 0:
@@ -294,6 +300,7 @@ for batch in LeasedIterator(range(9), checkpoint=Slow(), steps=9, every_steps=2)
             sys.exit(0)
         if sys.argv[1] == "fork":
             os.wait()
+        ends.set()
         raise SystemExit("the script fails")
 """
 

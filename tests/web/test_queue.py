@@ -149,8 +149,8 @@ def test_an_event_that_is_not_known_begins_again(site: Site) -> None:
 
 def test_the_overview_counts_the_queue(site: Site, client: Client) -> None:
     """States, GPUs that are waited for, and the oldest wait with its reason."""
-    jobs = client.submit([JobSpec(command=("x",), name=f"o{number}", gpus=1) for number in range(3)])
-    client.hold(jobs[2])
+    jobs = client.submit([JobSpec(command=("x",), name=f"o{number}", gpus=1) for number in range(5)])
+    client.hold(jobs[4])
     browser = site.browser(Role.VIEWER)
 
     def overview() -> Any:

@@ -18,6 +18,14 @@ from tests.support.live_thread import LiveThread, own_port
 from tests.support.wording import Wording
 
 WAITING = "the connection was refused; retrying"
+# The command, but with time enough to start a scheduler on a busy machine.
+PATIENT = """
+from gavel.__main__ import run
+from gavel.cli.io import session
+
+session.RETRY_S = 90.0
+run()
+"""
 
 
 @pytest.fixture
@@ -50,7 +58,7 @@ def test_a_wait_is_announced(
 
 def test_a_wait_that_ends_well(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that waits for the scheduler does its work when the scheduler answers."""
-    terminal = Terminal("status")
+    terminal = Terminal("status", program=("-c", PATIENT))
     terminal.read_until(WAITING)
     with LiveThread(tmp_path, port=port):
         terminal.read_until("it works again")

@@ -85,7 +85,9 @@ def test_a_timeline_has_a_line_for_each_lease(live: LiveThread, gavel: Gavel, wo
     live.do(run())
     result = gavel("show", "long", "--timeline")
     assert result.stdout.startswith("job 1 'long' running")
-    wording(re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "AT", result.stdout))
+    dateless = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "AT", result.stdout)
+    # How long it has run by now depends on how busy the machine is.
+    wording(re.sub(r"\d+s(?=  v100×2  n1 +running)", "0s", dateless))
     printed = json.loads(gavel("show", "1", "--timeline", "--json").stdout)
     first, second = printed["leases"]
     assert (printed["job"], first["attempt"], second["attempt"]) == ("1", 1, 2)

@@ -14,19 +14,22 @@ from gavel.training import LeasedIterator, MeasuredDataset
 
 
 class Data:
-    """A data set whose samples take 2 ms to read and 8 ms to prepare."""
+    """A data set whose samples take 20 ms to read and 80 ms to prepare.
+
+    That is long beside what a sleep takes longer on a busy machine.
+    """
 
     def __len__(self) -> int:
         return 10_000
 
     def fetch(self, index: int) -> bytes:
         """Read a sample."""
-        time.sleep(0.002)
+        time.sleep(0.02)
         return bytes(100)
 
     def prepare(self, raw: bytes) -> int:
         """Prepare a sample."""
-        time.sleep(0.008)
+        time.sleep(0.08)
         return len(raw)
 
 
@@ -57,7 +60,7 @@ class Nothing:
 
 
 for _ in LeasedIterator(Loader(), checkpoint=Nothing()):
-    time.sleep(0.005)
+    time.sleep(0.05)
     if os.path.exists(sys.argv[1]):
         break
 print("the loop has ended")

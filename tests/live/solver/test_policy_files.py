@@ -101,7 +101,7 @@ def test_without_files_a_policy_is_tried_here(wording: Wording) -> None:
 def test_a_policy_that_never_ends_is_interrupted_in_the_process(tmp_path: Path) -> None:
     """The reason names its line; the process lives on, and answers the next question (P10)."""
     file = write(tmp_path / "mine.py", NEVER)
-    late, next_answer = ask([question("never"), question("las", 2)], time_limit_s=1.0, files=[file])
+    late, next_answer = ask([question("never"), question("las", 2)], time_limit_s=3.0, files=[file])
     assert ("did not end" in late.failed, "mine.py, line" in late.failed) == (True, True)
     assert late.shares == answer(question("fifo")).shares
     assert not next_answer.failed

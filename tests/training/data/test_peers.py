@@ -13,6 +13,7 @@ from gavel.training.data import peers
 from gavel.training.data.arena import hash_of
 from gavel.training.data.peers import ANSWER, FULL, GET, GONE, HIT, MISS, PUT, REQUEST, STORED, Peer
 from tests.training.data.gang import LENGTH, PATIENCE_S, SECRET, Gang
+from tests.training.leases import eventually
 
 SALT, ITEMS = bytes(range(16)), 9
 KEY, OTHER_KEY = hash_of(b"1"), hash_of(b"2")
@@ -153,6 +154,7 @@ def test_a_wrong_answer_is_none(node: Callable[[Behaviour], Node], behaviour: Be
     assert peer.fault
     assert peer.get(KEY) == (GONE, b"")
     assert peer.put(KEY, RAW) == GONE
+    eventually(lambda: partner.connections >= 1)
     assert partner.connections == 1
 
 
@@ -178,9 +180,11 @@ def test_a_slow_node_is_left_alone(
     partner = node(behaviour)
     peer = partner.peer()
     assert [peer.get(KEY) for _ in range(50)] == [(GONE, b"")] * 50
+    eventually(lambda: partner.connections >= 1)
     assert partner.connections == 1
     shift_s = peers.ALONE_S
     assert peer.get(KEY) == (GONE, b"")
+    eventually(lambda: partner.connections >= 2)
     assert partner.connections == 2
 
 

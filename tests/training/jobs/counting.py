@@ -33,8 +33,8 @@ class Count:
     def save(self, step: int) -> None:
         """Write a set of this step."""
         self.store.write(step, f"rank-{self.rank}.txt", lambda file: file.write(str(step).encode()))
-        known = session.current()
-        self.store.commit(step, 30.0 if known is None else known.shortened_wait_s(30.0))
+        known, wait_s = session.current(), float(os.environ.get("WAIT_S", "30"))
+        self.store.commit(step, wait_s if known is None else known.shortened_wait_s(wait_s))
 
 
 def main() -> None:

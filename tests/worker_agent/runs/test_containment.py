@@ -213,8 +213,8 @@ async def test_an_orphan_does_not_outlive_shim_and_agent(tmp_path: Path) -> None
     await until(lambda: gone(shim))
     subprocess.run(["rm", "-r", str(node.agent.processes.path("17"))], check=True)
     async with LiveAgent(tmp_path) as node:
-        assert gone(orphan)
         await until(lambda: not os.listdir(node.state / "custody"))
+        assert gone(orphan)
 
 
 # ------------------------------------------------------------------------------------------ without control groups

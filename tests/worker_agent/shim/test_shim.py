@@ -329,10 +329,10 @@ def test_a_run_is_executed_once(tmp_path: Path, wording: Wording) -> None:
 
 def test_a_setup_that_does_not_end_is_killed(tmp_path: Path, wording: Wording) -> None:
     """After its limit it is killed with all its processes, and nothing else runs; the reason names the limit."""
-    with shim_run(tmp_path, python("print('ran')"), setup=python(ORPHAN, 600), setup_limit_s=1.0) as run:
+    with shim_run(tmp_path, python("print('ran')"), setup=python(ORPHAN, 600), setup_limit_s=8.0) as run:
         orphan = int(run.says("orphan").split()[1])
         exit = run.ended()
-        assert ("1 s" in exit["error"], "setup_limit" in exit["error"]) == (True, True)
+        assert ("8 s" in exit["error"], "setup_limit" in exit["error"]) == (True, True)
         wording(exit["error"])
         assert (exit["codes"], exit["signalled"], exit["killed"]) == ({}, False, False)
         assert gone(orphan)

@@ -275,8 +275,10 @@ def test_a_shell_beside_a_job(tmp_path: Path) -> None:
         want_shell(run.run, "17", {"name": "ab", "tty": True, "rows": 40, "columns": 90, "term": "vt100"})
         want_shell(run.run, "17", {"name": "ab", "tty": True})
         client = Attached(run, name=shell_socket("ab"))
-        client.type("stty size; echo $TERM $GAVEL_RUN_DIR; pwd; touch go; exit 5\n")
+        client.type("stty size; echo $TERM $GAVEL_RUN_DIR; pwd; exit 5\n")
         assert client.exit_code() == 5
+        assert not run.run.has("exit.json")
+        (run.path / "go").touch()
         assert b"40 90" in client.output
         assert f"vt100 {run.path}\r\n{run.path}".encode() in client.output
         assert run.ended()["codes"] == {"0": 0}

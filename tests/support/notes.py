@@ -1,0 +1,12 @@
+"""What commands print about a scheduler that is slow to answer: on a busy machine, any call may be slow."""
+
+from __future__ import annotations
+
+import re
+
+_NOTES = re.compile(r"^(?:.*\(Ctrl-C stops\)|it works again)\r?\n", re.MULTILINE)
+
+
+def without_notes(output: str) -> str:
+    """Return the output of a command without the lines that say for how long it waits for the scheduler."""
+    return _NOTES.sub("", output)
