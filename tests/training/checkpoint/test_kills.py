@@ -65,7 +65,7 @@ def steps_of(log: list[tuple[str, str]], word: str) -> list[int]:
 def steps_in_flight(log: list[tuple[str, str]], step: int) -> int:
     """Return how many steps were done while the checkpoint of this step was written, as far as the loop knew."""
     later = log[log.index(("begun", str(step))) :]
-    return sum(word == "step" for word, _ in takewhile(lambda line: line[0] != "heard", later))
+    return sum(word == "step" for word, _ in takewhile(lambda line: line[0] != "told", later))
 
 
 def check_loss(log: list[tuple[str, str]], resumed_at: int) -> None:

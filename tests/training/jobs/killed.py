@@ -7,7 +7,7 @@ attempt: {"environ": …, "log": FILE, "kill": [WORD, COUNT, SECONDS]}. The atte
 logged the word for the count-th time. "kill" may be null. When the attempt is over, its end is printed: its exit code,
 or -9.
 
-An attempt logs its acts, a line each: `from STEP`, `step STEP`, `begun STEP` and `on_disk STEP` of a checkpoint, `heard
+An attempt logs its acts, a line each: `from STEP`, `step STEP`, `begun STEP` and `on_disk STEP` of a checkpoint, `told
 STEP` when the loop can know of that, and at the end of all steps `digest HEX`. A line that is in the log has happened.
 """
 
@@ -60,11 +60,11 @@ def train(steps: int, every_steps: int, log: Callable[..., None]) -> None:
     batches = LeasedIterator(range(16), checkpoint=checkpoint, steps=steps, every_steps=every_steps)
     gate, call = batches._gate, batches._gate.call
 
-    def heard() -> None:
+    def call_and_log() -> None:
         call()
-        log("heard", batches.step)
+        log("told", batches.step)
 
-    gate.call = heard  # type: ignore[method-assign]
+    gate.call = call_and_log  # type: ignore[method-assign]
     log("from", batches.step)
     for number in batches:
         optimizer.zero_grad()
