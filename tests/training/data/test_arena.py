@@ -213,7 +213,10 @@ def test_killed_processes_leave_an_arena_that_others_use(tmp_path: Path) -> None
 
 WRITER = """
 import random, sys, zlib
+from gavel.training.data import arena as module
 from gavel.training.data.arena import Arena, hash_of
+# Where the other process gets no turn for a second, an item would stay out.
+module.LOCK_S = 60
 arena, seed = Arena(sys.argv[1], 2000), int(sys.argv[2])
 order = list(range(2000))
 random.Random(seed).shuffle(order)

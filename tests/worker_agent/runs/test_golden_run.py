@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker_agent.live_agents import LiveAgent, live, until
+from tests.worker_agent.live_agents import PATIENT, LiveAgent, live, until
 from tests.worker_agent.runs.golden_run import LIVING, PATH, put, start_shim, written
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -26,7 +26,7 @@ async def test_a_running_job_of_an_older_agent_continues(tmp_path: Path) -> None
     run = put(golden(), tmp_path, "start.json", "lease.json", "agent.json")
     with start_shim(golden(), run) as shim:
         await until((run / "progress-0.json").exists)
-        async with LiveAgent(tmp_path) as node:
+        async with LiveAgent(tmp_path, limits=PATIENT) as node:
             (held,) = node.link.hellos[0]
             assert held.lease == "17"
             await until(lambda: node.agent.core.runs["17"].steps > 0)
