@@ -1,7 +1,14 @@
-"""The end of a job, on the daemon of the fixture `live`."""
+"""Commands that call the daemon of the fixture `live`, and the end of its jobs."""
 
 from scheduler.core.messages import Exit
 from tests.support.live_thread import LiveThread
+
+
+def command_with(module: str, constant: str, value: float) -> str:
+    """Return a program of Python that is the command, but for the value of one constant."""
+    return (
+        f"import {module} as changed; changed.{constant} = {value}\nfrom gavel.__main__ import run; run()\n"
+    )
 
 
 def finish(

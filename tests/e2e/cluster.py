@@ -35,6 +35,10 @@ SCRIPTS = Path(__file__).parent / "jobs"
 PATIENCE_S = 180.0
 # The environment variable that marks our processes, even if their parents are gone.
 MARK = "GAVEL_TEST_CLUSTER"
+# Short rounds in which a lease that is renewed 5 s late is still kept.
+SHORT_ROUNDS = ("scheduler.round_s=8", "scheduler.solve_lead_s=5", "scheduler.plan_lead_s=4")
+# Of counting.py: more than it does before its file exists.
+STEPS = 30_000
 T = TypeVar("T")
 
 

@@ -17,15 +17,13 @@ from unittest import mock
 import pytest
 
 from gavel.client import Container, JobSpec, JobState
-from tests.e2e.cluster import SCRIPTS, Cluster, alive, eventually, gone, whole
+from tests.e2e.cluster import SCRIPTS, STEPS, Cluster, alive, eventually, gone, whole
 from tests.support.fake_docker import FakeDocker
 from tests.support.machine_image import PYTHON, make_image
 from tests.support.wording import Wording
 from worker_agent.runs.runtimes import try_runtime
 
 IMAGE = "r.io/train:1"
-# More than are done while the file that lets a job finish is not there.
-STEPS = 30_000
 
 
 @pytest.fixture(scope="module")

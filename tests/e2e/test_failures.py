@@ -9,18 +9,26 @@ from pathlib import Path
 import pytest
 
 from gavel.client import JobState
-from tests.e2e.cluster import PATIENCE_S, Cluster, alive, eventually, freeze, gone, processes_of, thaw, whole
+from tests.e2e.cluster import (
+    PATIENCE_S,
+    SHORT_ROUNDS,
+    STEPS,
+    Cluster,
+    alive,
+    eventually,
+    freeze,
+    gone,
+    processes_of,
+    thaw,
+    whole,
+)
 from tests.support.wording import Wording
 from worker_agent.shim import process_tree
 
 # A scheduler or an agent that is stopped for 2 s renews in time, and a job that is stopped for 4 s saves in time.
 SOON = ("--ask-s", "4", "--grace-s", "1.5")
 LONG_LEASES = ("scheduler.round_s=600",)
-SHORT_LEASES = (
-    *("scheduler.round_s=8", "scheduler.solve_lead_s=5", "scheduler.plan_lead_s=4"),
-    *("scheduler.lease_margin_s=8", "agents.silence_s=5"),
-)
-STEPS = 30_000
+SHORT_LEASES = (*SHORT_ROUNDS, "scheduler.lease_margin_s=8", "agents.silence_s=5")
 
 
 @pytest.fixture

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from gavel.client import After, JobState
-from tests.e2e.cluster import PATIENCE_S, ROOT, Cluster, alive, eventually, gone, whole
+from tests.e2e.cluster import PATIENCE_S, ROOT, STEPS, Cluster, alive, eventually, gone, whole
 
 V100 = ("v100",)
-# More than are done while the file that lets a job finish is not there.
-STEPS = 30_000
 
 
 @pytest.fixture(scope="module")

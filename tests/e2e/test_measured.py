@@ -10,8 +10,8 @@ import pytest
 from gavel.client import JobState
 from tests.e2e.cluster import Cluster
 
-# Agents kill a job 5.5 s after they asked it to save, unless the scheduler gives it more time.
-SOON = ("--ask-s", "4", "--grace-s", "1.5")
+# Agents kill a job 9.5 s after they asked it to save, unless the scheduler gives it more time.
+SOON = ("--ask-s", "8", "--grace-s", "1.5")
 
 
 @pytest.fixture
@@ -21,13 +21,12 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.parametrize(("measured_s", "save_s"), [(30.0, 8), (0.0, 20)], ids=["known", "unknown"])
+@pytest.mark.parametrize(("measured_s", "save_s"), [(30.0, 12), (0.0, 20)], ids=["known", "unknown"])
 def test_a_save_whose_length_is_known_is_not_killed(cluster: Cluster, measured_s: float, save_s: int) -> None:
     """A job that reports long saves finishes one that takes longer than usual; any other is killed in the middle."""
     job = cluster.submit("long_save.py", save_s, measured_s, steps=1_000_000)
     running = cluster.until(job, lambda it: "step_s" in it.measured, "has measured its steps")
-    # Far from the least and the most that a busy machine makes of 20 ms.
-    assert 0.015 < running.measured["step_s"] < 1.0
+    assert running.measured["step_s"] == pytest.approx(0.2, rel=2.0)
     assert 0 < running.measured["start_s"] < 60
     assert running.measured.get("final_save_s", 0.0) == pytest.approx(measured_s, rel=0.026)
     cluster.client.hold(job)
@@ -37,4 +36,4 @@ def test_a_save_whose_length_is_known_is_not_killed(cluster: Cluster, measured_s
     assert (held.steps_saved > 0) == bool(measured_s)
     # The save counts, whether or not it came to its end.
     if not measured_s:
-        assert 1 < held.measured["final_save_s"] < save_s
+        assert 3 < held.measured["final_save_s"] < save_s

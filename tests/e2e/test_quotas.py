@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 
 from gavel.client import Invalid, JobState, TooMany
-from tests.e2e.cluster import Cluster, eventually
-
-# More than are done while the file is not there.
-STEPS = 30_000
+from tests.e2e.cluster import STEPS, Cluster, eventually
 
 
 @pytest.fixture(scope="module")

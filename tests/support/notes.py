@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-_NOTES = re.compile(r"^(?:.*\(Ctrl-C stops\)|it works again)\r?\n", re.MULTILINE)
+_NOTES = re.compile(r"^.*; waiting .*\(Ctrl-C stops\)\r?\n", re.MULTILINE)
 
 
 def without_notes(output: str) -> str:
-    """Return the output of a command without the lines that say for how long it waits for the scheduler."""
+    """Return the output of a command without the lines that say for how long it waits for an answer."""
     return _NOTES.sub("", output)

@@ -71,7 +71,8 @@ def probed(place: Path, heading: str, name: str, picture: bytes) -> dict[str, An
 
     What takes time takes 5 times as long, so that it is long beside what a sleep takes longer on a busy machine.
     """
-    slower = re.sub(r"time\.sleep\((.*)\)(?=  #)", r"time.sleep(5 * (\1))", program_below(heading))
+    slower, sleeps = re.subn(r"time\.sleep\((.*)\)(?=  #)", r"time.sleep(5 * (\1))", program_below(heading))
+    assert sleeps == 2
     (place / f"{name}.py").write_text(slower)
     (place / "pictures").mkdir()
     for number in range(64):

@@ -12,20 +12,15 @@ import pytest
 
 from protos.gavel.v1 import jobs_pb2
 from tests.cli.conftest import Gavel
-from tests.cli.io.test_terminal import Terminal
+from tests.cli.io.test_terminal import DEADLINE_S, Terminal
+from tests.cli.live import command_with
 from tests.support.live import Nodes
 from tests.support.live_thread import LiveThread, own_port
 from tests.support.wording import Wording
 
 WAITING = "the connection was refused; retrying"
-# The command, but with time enough to start a scheduler on a busy machine.
-PATIENT = """
-from gavel.__main__ import run
-from gavel.cli.io import session
-
-session.RETRY_S = 90.0
-run()
-"""
+# With time enough to start a scheduler on a busy machine.
+PATIENT = command_with("gavel.cli.io.session", "RETRY_S", DEADLINE_S)
 
 
 @pytest.fixture

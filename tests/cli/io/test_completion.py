@@ -14,18 +14,12 @@ import pytest
 
 from scheduler.live.access.roles import Role
 from tests.cli.conftest import Gavel
-from tests.cli.live import finish
+from tests.cli.live import command_with, finish
 from tests.support.live_thread import LiveThread
 
 DEADLINE_S = 60.0
-# The command, but with time enough for the scheduler to answer on a busy machine.
-PATIENT = f"""
-from gavel.__main__ import run
-from gavel.cli.io import completion
-
-completion.DEADLINE_S = {DEADLINE_S}
-run()
-"""
+# With time enough for the scheduler to answer on a busy machine.
+PATIENT = command_with("gavel.cli.io.completion", "DEADLINE_S", DEADLINE_S)
 
 
 def offered(line: str, shell: str = "bash", **environ: str) -> list[str]:

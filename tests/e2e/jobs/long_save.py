@@ -35,4 +35,4 @@ assert lease_session is not None
 if MEASURED_S:
     lease_session.progress.measure(final_save_s=MEASURED_S)
 for _ in steps:
-    time.sleep(0.02)
+    time.sleep(0.2)

@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -64,8 +64,9 @@ def steps_of(log: list[tuple[str, str]], word: str) -> list[int]:
 
 def steps_in_flight(log: list[tuple[str, str]], step: int) -> int:
     """Return how many steps were done while the checkpoint of this step was written, as far as the loop knew."""
-    later = log[log.index(("begun", str(step))) :]
-    return sum(word == "step" for word, _ in takewhile(lambda line: line[0] != "told", later))
+    begun = log.index(("begun", str(step)))
+    told = log.index(("told", str(step))) if ("told", str(step)) in log else len(log)
+    return sum(word == "step" for word, _ in log[begun:told])
 
 
 def check_loss(log: list[tuple[str, str]], resumed_at: int) -> None:

@@ -33,8 +33,9 @@ class Count:
     def save(self, step: int) -> None:
         """Write a set of this step."""
         self.store.write(step, f"rank-{self.rank}.txt", lambda file: file.write(str(step).encode()))
-        known, wait_s = session.current(), float(os.environ.get("WAIT_S", "30"))
-        self.store.commit(step, wait_s if known is None else known.shortened_wait_s(wait_s))
+        known = session.current()
+        wait_s = 30.0 if known is None else known.shortened_wait_s(30.0)
+        self.store.commit(step, wait_s - float(os.environ.get("SOONER_S", "0")))
 
 
 def main() -> None:

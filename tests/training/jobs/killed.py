@@ -16,6 +16,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,8 @@ class Logged(TorchCheckpoint):
     def __init__(self, log: Callable[..., None], **words: Any) -> None:
         super().__init__("checkpoints", background=True, **words)
         self._log = log
+        # By thread: the step that it has written.
+        self.written = threading.local()
 
     def snapshot(self, step: int) -> Callable[[], None]:
         """Copy the state; return a function that writes the copy, and logs that."""
@@ -45,6 +48,7 @@ class Logged(TorchCheckpoint):
         def logged() -> None:
             write()
             self._log("on_disk", step)
+            self.written.step = step
 
         return logged
 
@@ -62,7 +66,7 @@ def train(steps: int, every_steps: int, log: Callable[..., None]) -> None:
 
     def call_and_log() -> None:
         call()
-        log("told", batches.step)
+        log("told", checkpoint.written.step)
 
     gate.call = call_and_log  # type: ignore[method-assign]
     log("from", batches.step)

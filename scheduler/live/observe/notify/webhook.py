@@ -106,6 +106,8 @@ class Webhook:
         return headers
 
     def _reason(self, error: Exception) -> str:
+        if self._is_closed:
+            return "the scheduler stops"
         if self._is_over or isinstance(error, TimeoutError):
             return f"it did not answer within {SEND_S:g} s"
         match error:

@@ -121,7 +121,7 @@ def test_no_try_begins_after_the_end() -> None:
     with Receiver() as receiver:
         webhook = Webhook(channel(receiver.url))
         webhook.close()
-        with pytest.raises(SendFailed):
+        with pytest.raises(SendFailed, match="the scheduler stops"):
             webhook.send(MESSAGE)
         assert receiver.requests == []
 
