@@ -6,9 +6,7 @@ from tests.support.live_thread import LiveThread
 
 def command_with(module: str, constant: str, value: float) -> str:
     """Return a program of Python that is the command, but for the value of one constant."""
-    return (
-        f"import {module} as changed; changed.{constant} = {value}\nfrom gavel.__main__ import run; run()\n"
-    )
+    return f"import {module} as module; module.{constant} = {value}\nfrom gavel.__main__ import run; run()\n"
 
 
 def finish(

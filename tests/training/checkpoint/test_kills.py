@@ -65,8 +65,8 @@ def steps_of(log: list[tuple[str, str]], word: str) -> list[int]:
 def steps_in_flight(log: list[tuple[str, str]], step: int) -> int:
     """Return how many steps were done while the checkpoint of this step was written, as far as the loop knew."""
     begun = log.index(("begun", str(step)))
-    told = log.index(("told", str(step))) if ("told", str(step)) in log else len(log)
-    return sum(word == "step" for word, _ in log[begun:told])
+    end = log.index(("told", str(step))) if ("told", str(step)) in log else len(log)
+    return sum(word == "step" for word, _ in log[begun:end])
 
 
 def check_loss(log: list[tuple[str, str]], resumed_at: int) -> None:
